@@ -1,0 +1,2 @@
+//! The `eightfold` command.
+fn main() {}

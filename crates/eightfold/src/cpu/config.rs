@@ -1,0 +1,216 @@
+//! The knobs of the CPU kernel: what each may be, what rules bind them, how they read as text.
+
+use super::isa;
+use super::stages;
+use crate::error::{Error, Result};
+use crate::suggest;
+use std::fmt;
+use std::str::FromStr;
+
+/// One setting of the CPU kernel's knobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// The numbers in which the two matrix products are computed.
+    pub numbers: Numbers,
+    /// The instruction set of the micro-kernels.
+    pub simd: Simd,
+    /// How exponentials are computed.
+    pub exp: Exp,
+    /// How the work reaches the threads.
+    pub schedule: Schedule,
+    /// Query rows per tile: a multiple of 8, 8 to 512.
+    pub tile_queries: usize,
+    /// Keys per tile: a multiple of 16, 16 to 1024.
+    pub tile_keys: usize,
+}
+
+/// Declares an enum of knob values with their names as text.
+macro_rules! knob_values {
+    ($(#[$meta:meta])* $knob:ident($name:literal) { $($(#[$doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $knob { $($(#[$doc])* $value),+ }
+
+        impl $knob {
+            /// Every value.
+            pub const ALL: &'static [$knob] = &[$($knob::$value),+];
+            /// The names of the values, in the same order.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
+        }
+
+        impl fmt::Display for $knob {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(Self::NAMES[*self as usize])
+            }
+        }
+
+        impl FromStr for $knob {
+            type Err = Error;
+            fn from_str(text: &str) -> Result<Self> {
+                let position = Self::NAMES.iter().position(|name| *name == text);
+                position.map(|index| Self::ALL[index]).ok_or_else(|| suggest::unknown($name, text, Self::NAMES))
+            }
+        }
+    };
+}
+
+knob_values! {
+    /// The numbers in which the two matrix products are computed.
+    Numbers("numbers") {
+        /// f32 multiply-adds on decoded values.
+        F32 = "f32",
+        /// 16-bit fixed point with power-of-two units and 32-bit sums; falls back to f32, tile by tile,
+        /// where rounding would show.
+        Int16 = "i16",
+    }
+}
+
+knob_values! {
+    /// The instruction set of the micro-kernels.
+    Simd("simd") {
+        /// Plain loops, one element at a time.
+        Scalar = "scalar",
+        /// Loops over 16 lanes that any compiler turns into the target's own vectors.
+        Portable = "portable",
+        /// AVX2 with FMA and F16C.
+        Avx2 = "avx2",
+        /// AVX-512 F, BW, DQ, VL, with VNNI where the CPU has it.
+        Avx512 = "avx512",
+    }
+}
+
+knob_values! {
+    /// How exponentials are computed.
+    Exp("exp") {
+        /// The standard library's `exp2`, value by value.
+        Exact = "exact",
+        /// A minimax polynomial, a vector at a time; below 3e-7 relative error in f32.
+        Polynomial = "poly",
+    }
+}
+
+knob_values! {
+    /// How the work reaches the threads.
+    Schedule("schedule") {
+        /// All of it on the calling thread.
+        Serial = "serial",
+        /// An equal, contiguous share for every thread.
+        Static = "static",
+        /// Threads take the next task from an atomic counter, the largest tasks first.
+        Queue = "queue",
+    }
+}
+
+/// The name and the meaning of a knob, and what it may be set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Knob {
+    /// Its name in the text of a variant.
+    pub name: &'static str,
+    /// The values worth trying; for tile sizes a sensible range, not every legal one.
+    pub values: &'static [&'static str],
+    /// What it does.
+    pub what: &'static str,
+}
+
+/// Every knob of the CPU kernel, in the order in which a config prints them.
+pub const KNOBS: &[Knob] = &[
+    Knob { name: "numbers", values: Numbers::NAMES, what: "numbers of the two matrix products" },
+    Knob { name: "simd", values: Simd::NAMES, what: "instruction set of the micro-kernels" },
+    Knob { name: "exp", values: Exp::NAMES, what: "how exponentials are computed" },
+    Knob { name: "schedule", values: Schedule::NAMES, what: "how the work reaches the threads" },
+    Knob { name: "tile_queries", values: &["16", "32", "64", "128"], what: "query rows per tile" },
+    Knob { name: "tile_keys", values: &["64", "128", "256", "512"], what: "keys per tile" },
+];
+
+impl Default for Config {
+    /// The fastest path that runs on every CPU; [`Plan`](crate::Plan) picks the SIMD level of this machine.
+    fn default() -> Self {
+        Config {
+            numbers: Numbers::Int16,
+            simd: isa::best(),
+            exp: Exp::Polynomial,
+            schedule: Schedule::Queue,
+            tile_queries: 64,
+            tile_keys: 256,
+        }
+    }
+}
+
+impl Config {
+    /// The rules between knobs, whatever the machine.
+    pub fn check(&self) -> Result<()> {
+        let tile_rules =
+            [("tile_queries", self.tile_queries, 8, 512), ("tile_keys", self.tile_keys, 16, 1024)];
+        for (name, size, step, max) in tile_rules {
+            if size == 0 || size > max || size % step != 0 {
+                return Err(Error::invalid(
+                    name,
+                    format!("{size} is not a multiple of {step} from {step} to {max}"),
+                    format!("try {name}={}", size.clamp(step, max).next_multiple_of(step)),
+                ));
+            }
+        }
+        if self.simd == Simd::Scalar && (self.numbers != Numbers::F32 || self.exp != Exp::Exact) {
+            return Err(Error::invalid(
+                "simd",
+                "scalar is the plain baseline: it has neither the integer path nor the polynomial",
+                "set numbers=f32,exp=exact, or simd=portable",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether this machine can run it.
+    pub fn check_machine(&self) -> Result<()> {
+        isa::check(self.simd)
+    }
+}
+
+/// `knob=value,…`, every knob in the order of [`KNOBS`].
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { numbers, simd, exp, schedule, tile_queries, tile_keys } = self;
+        write!(
+            f,
+            "numbers={numbers},simd={simd},exp={exp},schedule={schedule},tile_queries={tile_queries},tile_keys={tile_keys}"
+        )
+    }
+}
+
+/// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults.
+impl FromStr for Config {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut config = Config::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let Some((knob, value)) = part.split_once('=') else {
+                config = stages::find(part)?.config;
+                continue;
+            };
+            let size = || {
+                value.parse().map_err(|_| {
+                    Error::invalid(
+                        knob,
+                        format!("`{value}` is not a number"),
+                        "write a whole number of rows or keys",
+                    )
+                })
+            };
+            match knob {
+                "numbers" => config.numbers = value.parse()?,
+                "simd" => config.simd = value.parse()?,
+                "exp" => config.exp = value.parse()?,
+                "schedule" => config.schedule = value.parse()?,
+                "tile_queries" => config.tile_queries = size()?,
+                "tile_keys" => config.tile_keys = size()?,
+                _ => {
+                    let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
+                    return Err(suggest::unknown("knob", knob, &names));
+                }
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+}

@@ -1,0 +1,143 @@
+//! Problem → (backend, kernel, config), and why.
+
+use crate::cpu;
+use crate::error::{Error, Result};
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::tensor::{Dims, Fp8Tensor, Layout};
+use crate::variant::Variant;
+use std::fmt;
+
+/// What will run for a problem.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    problem: Problem,
+    variant: Variant,
+    considered: Vec<Considered>,
+}
+
+/// A variant that the plan looked at, and what it decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Considered {
+    /// The variant.
+    pub variant: Variant,
+    /// Whether it is the one that runs.
+    pub chosen: bool,
+    /// Why, or why not.
+    pub reason: String,
+}
+
+/// What a run did: the evidence that the plan's precautions were, or were not, needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunReport {
+    /// Blocks of (query rows × key tile) that were computed.
+    pub tiles: u64,
+    /// Of those, blocks that the integer path handed to f32 because rounding would have shown.
+    pub tiles_in_f32: u64,
+    /// Rows of a tile whose weights needed a second 14-bit limb.
+    pub rows_refined: u64,
+}
+
+impl Plan {
+    /// The fastest variant that this machine can run for the problem.
+    pub fn new(problem: &Problem) -> Result<Self> {
+        Plan::with_variant(problem, Variant::Cpu(cpu::Config::default()))
+    }
+
+    /// A plan that runs this variant and no other.
+    pub fn with_variant(problem: &Problem, variant: Variant) -> Result<Self> {
+        match &variant {
+            Variant::Cpu(config) => {
+                config.check()?;
+                config.check_machine()?;
+            }
+        }
+        let considered =
+            vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
+        Ok(Plan { problem: *problem, variant, considered })
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The variant that runs.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Everything that was looked at, the chosen variant first.
+    pub fn considered(&self) -> &[Considered] {
+        &self.considered
+    }
+
+    /// Computes attention into `output`, which must have been made for the same problem.
+    pub fn run(
+        &self,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport> {
+        let shape = self.problem.shape();
+        self.check_tensor("q", q, shape.query_dims())?;
+        self.check_tensor("k", k, shape.key_dims())?;
+        self.check_tensor("v", v, shape.key_dims())?;
+        output.check(&self.problem)?;
+        match &self.variant {
+            Variant::Cpu(_config) => Ok(cpu::run(&self.problem, q, k, v, output)),
+        }
+    }
+
+    fn check_tensor(&self, name: &str, tensor: &Fp8Tensor, dims: Dims) -> Result<()> {
+        if tensor.dims() != dims {
+            return Err(Error::invalid(
+                name,
+                format!(
+                    "has dims {}, but the problem {} needs {dims}",
+                    tensor.dims(),
+                    self.problem
+                ),
+                "give tensor and problem the same sizes",
+            ));
+        }
+        if tensor.format() != self.problem.input_format() {
+            return Err(Error::invalid(
+                name,
+                format!(
+                    "is in {}, but the problem says {}",
+                    tensor.format(),
+                    self.problem.input_format()
+                ),
+                "quantise it to the same format, or set Problem::with_input_format",
+            ));
+        }
+        if name != "v" && tensor.layout() == Layout::Bhds {
+            return Err(Error::invalid(
+                name,
+                "is laid out transposed (bhds), which is for V alone",
+                "lay it out as bhsd or bshd",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `explain`: what runs, why, and why the others do not.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.problem)?;
+        for Considered { variant, chosen, reason } in &self.considered {
+            writeln!(f, "{} {variant}: {reason}", if *chosen { "runs" } else { "not " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Attention with the fastest variant that this machine can run.
+pub fn attention(problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<Output> {
+    let mut output = Output::zeros(problem);
+    Plan::new(problem)?.run(q, k, v, &mut output)?;
+    Ok(output)
+}

@@ -1,0 +1,300 @@
+//! What to compute, never how: shape, mask, scale, formats.
+
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Fp8Format, Layout};
+use std::fmt;
+use std::str::FromStr;
+
+/// The sizes of an attention problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Independent sequences.
+    pub batch: usize,
+    /// Heads of Q and of the output; a multiple of `kv_heads`.
+    pub query_heads: usize,
+    /// Heads of K and V; each serves `query_heads / kv_heads` query heads.
+    pub kv_heads: usize,
+    /// Rows of Q per head.
+    pub query_len: usize,
+    /// Rows of K and V per head.
+    pub key_len: usize,
+    /// Channels per head.
+    pub head_dim: usize,
+}
+
+impl Shape {
+    /// Self-attention: as many key as query heads, as many keys as queries.
+    pub fn new(batch: usize, heads: usize, len: usize, head_dim: usize) -> Self {
+        Shape { batch, query_heads: heads, kv_heads: heads, query_len: len, key_len: len, head_dim }
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group(&self) -> usize {
+        self.query_heads / self.kv_heads
+    }
+
+    /// The dimensions of Q and of the output.
+    pub fn query_dims(&self) -> Dims {
+        Dims {
+            batch: self.batch,
+            heads: self.query_heads,
+            len: self.query_len,
+            head_dim: self.head_dim,
+        }
+    }
+
+    /// The dimensions of K and of V.
+    pub fn key_dims(&self) -> Dims {
+        Dims { batch: self.batch, heads: self.kv_heads, len: self.key_len, head_dim: self.head_dim }
+    }
+}
+
+/// `B,H,S,D` for self-attention, else `B,Hq,Hkv,Sq,Skv,D`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = self;
+        if query_heads == kv_heads && query_len == key_len {
+            write!(f, "{batch},{query_heads},{query_len},{head_dim}")
+        } else {
+            write!(f, "{batch},{query_heads},{kv_heads},{query_len},{key_len},{head_dim}")
+        }
+    }
+}
+
+impl FromStr for Shape {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = || {
+            Error::invalid(
+                "shape",
+                format!("`{text}` is not a list of 4 or 6 positive integers"),
+                "write B,H,S,D or B,Hq,Hkv,Sq,Skv,D, for example 1,8,512,64",
+            )
+        };
+        let sizes: Vec<usize> = text
+            .split(',')
+            .map(|part| part.trim().parse().map_err(|_| invalid()))
+            .collect::<Result<_>>()?;
+        match sizes[..] {
+            [batch, heads, len, head_dim] => Ok(Shape::new(batch, heads, len, head_dim)),
+            [batch, query_heads, kv_heads, query_len, key_len, head_dim] => {
+                Ok(Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim })
+            }
+            _ => Err(invalid()),
+        }
+    }
+}
+
+/// Which keys a query may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mask {
+    /// Every query sees every key.
+    None,
+    /// Bottom-right aligned, as FlashAttention does: the last query sees every key, and query `i` sees
+    /// keys `0 ..= i + key_len - query_len`. With more queries than keys the first ones see nothing.
+    Causal,
+}
+
+/// The number format of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutputFormat {
+    /// 32-bit float.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// One attention problem, with every rule checked.
+///
+/// ```
+/// use eightfold::{Problem, Shape};
+///
+/// let problem = Problem::new(Shape::new(1, 8, 512, 64))?.causal();
+/// assert_eq!(problem.softmax_scale(), 0.125);
+/// assert_eq!(problem.to_string(), "1,8,512,64 causal");
+///
+/// let error = Problem::new(Shape::new(1, 8, 512, 65)).unwrap_err();
+/// assert!(error.to_string().starts_with("head_dim: "));
+/// # Ok::<(), eightfold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Problem {
+    shape: Shape,
+    mask: Mask,
+    softmax_scale: f32,
+    input_format: Fp8Format,
+    output_format: OutputFormat,
+    output_layout: Layout,
+    lse: bool,
+}
+
+/// The widest head that any kernel serves.
+pub const MAX_HEAD_DIM: usize = 256;
+
+impl Problem {
+    /// A problem of this shape: no mask, scale 1/√D, E4M3 in, f32 out in `[B,H,S,D]`, no log-sum-exp.
+    pub fn new(shape: Shape) -> Result<Self> {
+        let sizes = [
+            ("batch", shape.batch),
+            ("query_heads", shape.query_heads),
+            ("kv_heads", shape.kv_heads),
+            ("query_len", shape.query_len),
+            ("key_len", shape.key_len),
+            ("head_dim", shape.head_dim),
+        ];
+        for (name, size) in sizes {
+            if size == 0 {
+                return Err(Error::invalid(
+                    name,
+                    "must be at least 1, got 0",
+                    "give a positive size",
+                ));
+            }
+        }
+        if !shape.query_heads.is_multiple_of(shape.kv_heads) {
+            return Err(Error::invalid(
+                "query_heads",
+                format!("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads),
+                "each key/value head must serve the same number of query heads",
+            ));
+        }
+        if !shape.head_dim.is_multiple_of(8) || shape.head_dim > MAX_HEAD_DIM {
+            let padded = shape.head_dim.next_multiple_of(8);
+            let fix = if padded <= MAX_HEAD_DIM {
+                format!(
+                    "pad each head with zeros to {padded} and keep the softmax scale of the original"
+                )
+            } else {
+                format!("split the head; the widest supported is {MAX_HEAD_DIM}")
+            };
+            return Err(Error::invalid(
+                "head_dim",
+                format!("{} is not a multiple of 8 up to {MAX_HEAD_DIM}", shape.head_dim),
+                fix,
+            ));
+        }
+        for dims in [shape.query_dims(), shape.key_dims()] {
+            dims.checked_count()?;
+        }
+        Ok(Problem {
+            shape,
+            mask: Mask::None,
+            softmax_scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            input_format: Fp8Format::E4m3,
+            output_format: OutputFormat::F32,
+            output_layout: Layout::Bhsd,
+            lse: false,
+        })
+    }
+
+    /// The same problem under a causal mask.
+    pub fn causal(self) -> Self {
+        self.with_mask(Mask::Causal)
+    }
+
+    /// The same problem under this mask.
+    pub fn with_mask(self, mask: Mask) -> Self {
+        Problem { mask, ..self }
+    }
+
+    /// The same problem with another softmax scale; it must be finite and positive.
+    pub fn with_softmax_scale(self, softmax_scale: f32) -> Result<Self> {
+        if !softmax_scale.is_finite() || softmax_scale <= 0.0 {
+            return Err(Error::invalid(
+                "softmax_scale",
+                format!("must be finite and positive, got {softmax_scale}"),
+                format!("leave it out for the default 1/sqrt({})", self.shape.head_dim),
+            ));
+        }
+        Ok(Problem { softmax_scale, ..self })
+    }
+
+    /// The same problem with inputs in another FP8 format.
+    pub fn with_input_format(self, input_format: Fp8Format) -> Self {
+        Problem { input_format, ..self }
+    }
+
+    /// The same problem with the output in another number format.
+    pub fn with_output_format(self, output_format: OutputFormat) -> Self {
+        Problem { output_format, ..self }
+    }
+
+    /// The same problem with the output in another layout; the transposed one is for V alone.
+    pub fn with_output_layout(self, output_layout: Layout) -> Result<Self> {
+        if output_layout == Layout::Bhds {
+            return Err(Error::invalid(
+                "output_layout",
+                "the transposed layout bhds is for V alone",
+                "choose bhsd or bshd",
+            ));
+        }
+        Ok(Problem { output_layout, ..self })
+    }
+
+    /// The same problem with (or without) the log-sum-exp of every row as a second output.
+    pub fn with_lse(self, lse: bool) -> Self {
+        Problem { lse, ..self }
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The mask.
+    pub fn mask(&self) -> Mask {
+        self.mask
+    }
+
+    /// What the scores are multiplied by before the softmax.
+    pub fn softmax_scale(&self) -> f32 {
+        self.softmax_scale
+    }
+
+    /// The FP8 format of Q, K and V.
+    pub fn input_format(&self) -> Fp8Format {
+        self.input_format
+    }
+
+    /// The number format of the output.
+    pub fn output_format(&self) -> OutputFormat {
+        self.output_format
+    }
+
+    /// The layout of the output.
+    pub fn output_layout(&self) -> Layout {
+        self.output_layout
+    }
+
+    /// Whether the log-sum-exp is wanted.
+    pub fn lse(&self) -> bool {
+        self.lse
+    }
+
+    /// How many keys, counted from the first, query `query` sees.
+    pub fn visible_keys(&self, query: usize) -> usize {
+        let Shape { query_len, key_len, .. } = self.shape;
+        match self.mask {
+            Mask::None => key_len,
+            Mask::Causal => (query + 1 + key_len).saturating_sub(query_len).min(key_len),
+        }
+    }
+
+    /// Multiply-adds count double; masked pairs count not at all: the FLOP of QKᵀ and PV.
+    pub fn flop(&self) -> f64 {
+        let Shape { batch, query_heads, query_len, head_dim, .. } = self.shape;
+        let pairs: f64 = (0..query_len).map(|query| self.visible_keys(query) as f64).sum();
+        4.0 * pairs * (batch * query_heads * head_dim) as f64
+    }
+}
+
+/// The shape, and `causal` where it is.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mask = if self.mask == Mask::Causal { " causal" } else { "" };
+        write!(f, "{}{mask}", self.shape)
+    }
+}
