@@ -1,0 +1,92 @@
+//! Sixteen lanes, whatever the machine: the few vector operations that the kernels are written in.
+//!
+//! One kernel source serves every instruction set. A panel of keys and a chunk of channels are 16 wide
+//! everywhere; AVX-512 holds them in one register, AVX2 in two, the portable lanes in an array that the
+//! compiler maps onto what the target has.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod portable;
+
+/// The number of lanes.
+pub(super) const LANES: usize = 16;
+
+/// Sixteen 32-bit lanes, as floats or as integers.
+///
+/// # Safety
+///
+/// Every method must be inlined into a function that is compiled for, and runs on, a CPU with the
+/// implementor's instruction set; pointers must be valid for 16 elements (of the type named), unaligned.
+pub(super) trait Lanes: Copy {
+    /// Sixteen f32.
+    type F: Copy;
+    /// Sixteen i32; also sixteen pairs of i16.
+    type I: Copy;
+    /// Sixteen powers of two.
+    type Power: Copy;
+
+    unsafe fn splat(value: f32) -> Self::F;
+    unsafe fn load(from: *const f32) -> Self::F;
+    unsafe fn store(to: *mut f32, a: Self::F);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a · b + c`; fused where the machine fuses.
+    unsafe fn mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn abs(a: Self::F) -> Self::F;
+    unsafe fn reduce_max(a: Self::F) -> f32;
+    unsafe fn reduce_add(a: Self::F) -> f32;
+    /// The first `count` lanes (at most 16) of `a`, the others of `other`.
+    unsafe fn first_or(a: Self::F, count: usize, other: Self::F) -> Self::F;
+
+    unsafe fn splat_int(value: i32) -> Self::I;
+    unsafe fn load_int(from: *const i32) -> Self::I;
+    unsafe fn store_int(to: *mut i32, a: Self::I);
+    unsafe fn add_int(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn reduce_max_int(a: Self::I) -> i32;
+    unsafe fn reduce_add_int(a: Self::I) -> i32;
+    /// The first `count` lanes (at most 16) of `a`, the others of `other`.
+    unsafe fn first_or_int(a: Self::I, count: usize, other: Self::I) -> Self::I;
+    unsafe fn to_float(a: Self::I) -> Self::F;
+    /// Nearest integers, ties to even.
+    unsafe fn round_to_int(a: Self::F) -> Self::I;
+    /// Each lane saturated to i16, stored as 16 i16 in order.
+    unsafe fn store_narrow(to: *mut i16, a: Self::I);
+    /// Each lane the pair (low half of `a`, low half of `b`).
+    unsafe fn pair(a: Self::I, b: Self::I) -> Self::I;
+    /// `sum + a₀·b₀ + a₁·b₁` in each lane, where `a` and `b` hold pairs of i16.
+    unsafe fn dot_pairs(sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
+
+    /// `a` as a fraction in [−½, ½] and the power of two that belongs to the rest; `a` ≤ 127.
+    unsafe fn split_exponent(a: Self::F) -> (Self::F, Self::Power);
+    /// `a · 2^power`; zero or nearly so where that lies below the normal range.
+    unsafe fn scale_by(a: Self::F, power: Self::Power) -> Self::F;
+
+    /// Transposes an 8×8 block of 32-bit words; the strides are in words.
+    unsafe fn transpose_8x8(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize);
+}
+
+/// 2^a by a minimax polynomial on the fraction: relative error 2e-7 at degree 5, 4e-6 at degree 4.
+///
+/// # Safety
+///
+/// As for [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn exp2<L: Lanes, const DEGREE: usize>(a: L::F) -> L::F {
+    const DEGREE_5: [f32; 6] = [1.339_528e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
+    const DEGREE_4: [f32; 5] = [9.676_0e-3, 5.582_631_8e-2, 2.402_210_7e-1, 6.931_367_5e-1, 1.000_000_1];
+    let coefficients: &[f32] = if DEGREE == 5 { &DEGREE_5 } else { &DEGREE_4 };
+    // SAFETY: the caller upholds the contract of `Lanes`.
+    unsafe {
+        let (fraction, power) = L::split_exponent(a);
+        let mut value = L::splat(coefficients[0]);
+        for &coefficient in &coefficients[1..] {
+            value = L::mul_add(value, fraction, L::splat(coefficient));
+        }
+        L::scale_by(value, power)
+    }
+}
