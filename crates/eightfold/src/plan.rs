@@ -86,7 +86,7 @@ impl Plan {
         self.check_tensor("v", v, shape.key_dims())?;
         output.check(&self.problem)?;
         match &self.variant {
-            Variant::Cpu(_config) => Ok(cpu::run(&self.problem, q, k, v, output)),
+            Variant::Cpu(config) => cpu::run(config, &self.problem, q, k, v, output),
         }
     }
 
@@ -140,4 +140,12 @@ pub fn attention(problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor)
     let mut output = Output::zeros(problem);
     Plan::new(problem)?.run(q, k, v, &mut output)?;
     Ok(output)
+}
+
+impl std::ops::AddAssign for RunReport {
+    fn add_assign(&mut self, other: RunReport) {
+        self.tiles += other.tiles;
+        self.tiles_in_f32 += other.tiles_in_f32;
+        self.rows_refined += other.rows_refined;
+    }
 }

@@ -1,71 +1,144 @@
-//! The CPU backend.
+//! The CPU backend: a tiled online softmax over FP8 codes, SIMD chosen at run time.
+//!
+//! Memory beyond inputs and outputs: each thread keeps buffers whose size depends on the tile sizes and the head
+//! dimension ([`working_bytes`]), never on the number of keys or queries; splitting the keys of one head over
+//! threads adds one row of partial sums per row and split.
 
+mod attend;
 mod config;
+mod finish;
 mod isa;
+mod kernels;
+mod lanes;
+mod schedule;
+mod scratch;
+mod source;
 mod stages;
+mod units;
 
 pub use config::{Config, Exp, KNOBS, Knob, Numbers, Schedule, Simd};
 pub use isa::Features;
 pub use stages::{STAGES, Stage, find as find_stage};
 
-/// Interim: a plain loop that serves every config until the tiled kernel stands here.
+use crate::error::Result;
+use crate::output::{Output, Values};
+use crate::plan::RunReport;
+use crate::problem::Problem;
+use crate::tensor::{Fp8Tensor, Layout};
+use attend::{Attended, Block, Job, Scratch};
+use finish::{Partial, Rows};
+use kernels::Kernels;
+use schedule::Cut;
+use std::cell::RefCell;
+use std::sync::Mutex;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Computes attention; the plan has checked the tensors and the output against the problem.
 pub(crate) fn run(
-    problem: &crate::Problem,
-    q: &crate::Fp8Tensor,
-    k: &crate::Fp8Tensor,
-    v: &crate::Fp8Tensor,
-    output: &mut crate::Output,
-) -> crate::RunReport {
-    use half::{bf16, f16};
-    use rayon::prelude::*;
+    config: &Config,
+    problem: &Problem,
+    q: &Fp8Tensor,
+    k: &Fp8Tensor,
+    v: &Fp8Tensor,
+    output: &mut Output,
+) -> Result<RunReport> {
+    let kernels = Kernels::of(config.simd)?;
+    let job = Job { problem, config, kernels: &kernels, q, k, v };
+    let lse = output.lse.as_deref_mut();
+    Ok(match &mut output.values {
+        Values::F32(values) => run_blocks(&job, values, lse),
+        Values::F16(values) => run_blocks(&job, values, lse),
+        Values::Bf16(values) => run_blocks(&job, values, lse),
+    })
+}
+
+/// One block with the rows of the output that it fills.
+struct Task<'a, T> {
+    block: Block,
+    values: Rows<'a, T>,
+    lse: Option<Rows<'a, f32>>,
+}
+
+fn run_blocks<T: finish::Element>(
+    job: &Job,
+    values: &mut [T],
+    lse: Option<&mut [f32]>,
+) -> RunReport {
+    let problem = job.problem;
     let shape = problem.shape();
-    let (qd, kd, vd) = (q.dequantize(), k.dequantize(), v.dequantize());
-    let d = shape.head_dim;
-    let strides = problem.output_layout().strides(shape.query_dims());
-    let rows: Vec<(Vec<f32>, f32)> = (0..shape.batch * shape.query_heads * shape.query_len)
-        .into_par_iter()
-        .map(|row| {
-            let (bh, i) = (row / shape.query_len, row % shape.query_len);
-            let (b, h) = (bh / shape.query_heads, bh % shape.query_heads);
-            let kv = (b * shape.kv_heads + h / shape.group()) * shape.key_len;
-            let n = problem.visible_keys(i);
-            if n == 0 {
-                return (vec![0.0; d], f32::NEG_INFINITY);
-            }
-            let qr: Vec<f32> = qd[row * d..][..d].iter().map(|x| *x as f32).collect();
-            let s: Vec<f32> = (0..n)
-                .map(|j| {
-                    qr.iter().zip(&kd[(kv + j) * d..][..d]).map(|(a, b)| a * *b as f32).sum::<f32>()
-                        * problem.softmax_scale()
-                })
-                .collect();
-            let m = s.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let mut o = vec![0.0f32; d];
-            let mut l = 0.0;
-            for (j, x) in s.iter().enumerate() {
-                let p = (x - m).exp();
-                l += p;
-                for c in 0..d {
-                    o[c] += p * vd[(kv + j) * d + c] as f32;
-                }
-            }
-            o.iter_mut().for_each(|x| *x /= l);
-            (o, m + l.ln())
+    let cut = Cut::choose(problem, job.config.schedule, rayon::current_num_threads());
+    let lse_rows = lse.map(|lse| Rows::cut(lse, problem, Layout::Bhsd, 1, &cut));
+    let mut lse_rows = lse_rows.into_iter().flatten();
+    let value_rows = Rows::cut(values, problem, problem.output_layout(), shape.head_dim, &cut);
+    let tasks: Vec<Task<T>> = value_rows
+        .into_iter()
+        .enumerate()
+        .map(|(index, values)| {
+            let (head, block) = (index / cut.query_blocks, index % cut.query_blocks);
+            let block = Block {
+                batch: head / shape.kv_heads,
+                kv_head: head % shape.kv_heads,
+                queries: cut.queries(problem, block),
+                keys: 0..shape.key_len,
+            };
+            Task { block, values, lse: lse_rows.next() }
         })
         .collect();
-    for (row, (o, lse)) in rows.into_iter().enumerate() {
-        let (bh, i) = (row / shape.query_len, row % shape.query_len);
-        let offset = strides.row_offset(bh / shape.query_heads, bh % shape.query_heads, i);
-        for (c, x) in o.into_iter().enumerate() {
-            match &mut output.values {
-                crate::Values::F32(out) => out[offset + c] = x,
-                crate::Values::F16(out) => out[offset + c] = f16::from_f32(x),
-                crate::Values::Bf16(out) => out[offset + c] = bf16::from_f32(x),
+    if cut.key_splits == 1 { run_whole(job, &cut, tasks) } else { run_split(job, &cut, tasks) }
+}
+
+/// Every block attends to all keys and stores its rows at once.
+fn run_whole<T: finish::Element>(job: &Job, cut: &Cut, mut tasks: Vec<Task<T>>) -> RunReport {
+    tasks.sort_by_key(|task| std::cmp::Reverse(schedule::cost(job.problem, &task.block)));
+    let report = Mutex::new(RunReport::default());
+    schedule::for_each(tasks, job.config.schedule, cut.threads, |mut task| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let attended = attend::attend(job, &task.block, scratch);
+            finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
+            add(&report, attended.report);
+        });
+    });
+    report.into_inner().unwrap_or_default()
+}
+
+/// Every block attends to several ranges of keys, each a task of its own, whose results are merged.
+fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> RunReport {
+    let report = Mutex::new(RunReport::default());
+    let partials: Vec<Vec<Mutex<Option<Partial>>>> =
+        tasks.iter().map(|_| (0..cut.key_splits).map(|_| Mutex::new(None)).collect()).collect();
+    let splits = tasks.iter().zip(&partials).flat_map(|(task, partials)| {
+        partials.iter().enumerate().map(|(split, partial)| {
+            (Block { keys: cut.keys(job.problem, split), ..task.block.clone() }, partial)
+        })
+    });
+    schedule::for_each(splits.collect(), job.config.schedule, cut.threads, |(block, partial)| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let Attended { output, states, report: one, .. } = attend::attend(job, &block, scratch);
+            add(&report, one);
+            if let Ok(mut partial) = partial.lock() {
+                *partial = Some(Partial { output: output.to_vec(), states: states.to_vec() });
             }
-        }
-        if let Some(out) = &mut output.lse {
-            out[row] = lse;
-        }
+        });
+    });
+    let width = job.problem.shape().head_dim.next_multiple_of(lanes::LANES);
+    for (mut task, partials) in tasks.into_iter().zip(partials) {
+        let partials = partials
+            .into_iter()
+            .filter_map(|partial| partial.into_inner().ok().flatten())
+            .collect();
+        let Partial { output, states } = finish::merge(partials, width);
+        let attended =
+            Attended { output: &output, width, states: &states, report: RunReport::default() };
+        finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
     }
-    crate::RunReport { tiles: 1, ..Default::default() }
+    report.into_inner().unwrap_or_default()
+}
+
+fn add(total: &Mutex<RunReport>, report: RunReport) {
+    if let Ok(mut total) = total.lock() {
+        *total += report;
+    }
 }

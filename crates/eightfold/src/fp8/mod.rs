@@ -42,14 +42,19 @@ pub fn encode_slice<T: Element>(format: Fp8Format, values: &[T], codes: &mut [u8
 /// Decodes every code; `values` must be as long as `codes`.
 pub fn decode_slice(format: Fp8Format, codes: &[u8], values: &mut [f32]) -> Result<()> {
     check_lengths("values", values.len(), "codes", codes.len())?;
+    decode_f32(format, codes, values);
+    Ok(())
+}
+
+/// Decodes as many codes as there are values, or as many as there are codes if those are fewer.
+pub(crate) fn decode_f32(format: Fp8Format, codes: &[u8], values: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if avx2::available() {
         // SAFETY: the CPU has AVX2 and F16C, as was just checked.
         unsafe { avx2::decode(format, codes, values) };
-        return Ok(());
+        return;
     }
     scalar::decode_slice(format, codes, values);
-    Ok(())
 }
 
 /// Encodes as many values as there are codes, or as many as there are values if those are fewer.

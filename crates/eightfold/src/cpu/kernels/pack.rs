@@ -34,14 +34,18 @@ unsafe fn round_rows<L: Lanes>(
     mut consume: impl FnMut(usize, usize, L::I),
 ) {
     let count = rows.len() / width;
-    assert!(width.is_multiple_of(LANES) && factors.len() >= width, "a factor per channel is needed");
+    assert!(
+        width.is_multiple_of(LANES) && factors.len() >= width,
+        "a factor per channel is needed"
+    );
     let Rounding { residual, energy, magnitude } = rounding;
     assert!(residual.len() >= width && energy.len() >= width && magnitude.len() >= width);
+    let sums = [residual, energy, magnitude].map(|sums| sums.as_mut_ptr());
     for channel in (0..width).step_by(LANES) {
         // SAFETY: channel + 16 ≤ width, within rows, factors and sums by the assertions above.
         unsafe {
             let factor = L::load(factors.as_ptr().add(channel));
-            let sums = [residual, energy, magnitude].map(|sums| sums.as_mut_ptr().add(channel));
+            let sums = sums.map(|sums| sums.add(channel));
             let [mut left, mut squares, mut sizes] = sums.map(|sum| L::load(sum));
             for row in 0..count {
                 let value = L::mul(L::load(rows.as_ptr().add(row * width + channel)), factor);
@@ -89,7 +93,9 @@ pub(super) unsafe fn queries_int<L: Lanes>(
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn keys_float<L: Lanes>(rows: &[f32], width: usize, panel: &mut [f32]) {
-    assert!(width.is_multiple_of(LANES) && rows.len() == LANES * width && panel.len() == LANES * width);
+    assert!(
+        width.is_multiple_of(LANES) && rows.len() == LANES * width && panel.len() == LANES * width
+    );
     for channel in (0..width).step_by(8) {
         for row in [0, 8] {
             // SAFETY: both blocks of 8×8 lie within the 16·width elements asserted above.
@@ -141,15 +147,26 @@ pub(super) unsafe fn keys_int<L: Lanes>(
 ///
 /// As for [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn values_float<L: Lanes>(rows: &[f32], width: usize, chunks: &mut [f32], chunk_words: usize) {
+pub(super) unsafe fn values_float<L: Lanes>(
+    rows: &[f32],
+    width: usize,
+    chunks: &mut [f32],
+    chunk_words: usize,
+) {
     assert!(rows.len() == LANES * width && width.is_multiple_of(LANES));
-    assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES, "the chunks have too little room");
+    assert!(
+        chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES,
+        "the chunks have too little room"
+    );
     for channel in (0..width).step_by(LANES) {
         for row in 0..LANES {
             // SAFETY: within the lengths asserted above.
             unsafe {
                 let value = L::load(rows.as_ptr().add(row * width + channel));
-                L::store(chunks.as_mut_ptr().add(channel / LANES * chunk_words + row * LANES), value);
+                L::store(
+                    chunks.as_mut_ptr().add(channel / LANES * chunk_words + row * LANES),
+                    value,
+                );
             }
         }
     }
@@ -170,7 +187,10 @@ pub(super) unsafe fn values_int<L: Lanes>(
     chunk_words: usize,
 ) {
     assert!(rows.len() == LANES * width);
-    assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES / 2, "the chunks have too little room");
+    assert!(
+        chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES / 2,
+        "the chunks have too little room"
+    );
     let chunks = chunks.as_mut_ptr();
     // SAFETY: within the lengths asserted above.
     unsafe {

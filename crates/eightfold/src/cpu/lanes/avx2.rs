@@ -103,11 +103,9 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn first_or(a: Self::F, count: usize, other: Self::F) -> Self::F {
-        unsafe {
-            let Two(low, high) = first(count);
-            let mask = Two(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high));
-            both!(_mm256_blendv_ps, other, a, mask)
-        }
+        let mask = unsafe { first(count) };
+        let mask = both!(_mm256_castsi256_ps, mask);
+        both!(_mm256_blendv_ps, other, a, mask)
     }
 
     #[inline(always)]

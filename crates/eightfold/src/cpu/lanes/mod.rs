@@ -77,8 +77,10 @@ pub(super) trait Lanes: Copy {
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn exp2<L: Lanes, const DEGREE: usize>(a: L::F) -> L::F {
-    const DEGREE_5: [f32; 6] = [1.339_528e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
-    const DEGREE_4: [f32; 5] = [9.676_0e-3, 5.582_631_8e-2, 2.402_210_7e-1, 6.931_367_5e-1, 1.000_000_1];
+    const DEGREE_5: [f32; 6] =
+        [1.339_528e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
+    const DEGREE_4: [f32; 5] =
+        [9.676_0e-3, 5.582_631_8e-2, 2.402_210_7e-1, 6.931_367_5e-1, 1.000_000_1];
     let coefficients: &[f32] = if DEGREE == 5 { &DEGREE_5 } else { &DEGREE_4 };
     // SAFETY: the caller upholds the contract of `Lanes`.
     unsafe {

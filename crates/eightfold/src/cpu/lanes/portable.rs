@@ -147,7 +147,9 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn scale_by(a: Self::F, power: Self::Power) -> Self::F {
-        std::array::from_fn(|lane| f32::from_bits(a[lane].to_bits().wrapping_add(power[lane] as u32)))
+        std::array::from_fn(|lane| {
+            f32::from_bits(a[lane].to_bits().wrapping_add(power[lane] as u32))
+        })
     }
 
     #[inline(always)]

@@ -1,0 +1,480 @@
+//! Attention for a block of query rows that share one head of K and V: the online softmax, tile by tile.
+//!
+//! For every tile of keys: decode and pack K and V, then for every tile of queries S = Q·Kᵀ, softmax, O += P·V.
+//! The integer path decides anew for every tile of keys whether fixed point is precise enough for it.
+
+use super::config::{Config, Exp, Numbers};
+use super::kernels::{FloatTile, IntTile, Kernels, Rounding, RowState, Weights};
+use super::lanes::LANES;
+use super::scratch::Buffer;
+use super::source::Head;
+use super::units::{self, ScoreUnits};
+use crate::plan::RunReport;
+use crate::problem::Problem;
+use crate::tensor::Fp8Tensor;
+use std::f32::consts::{LN_2, LOG2_E};
+use std::ops::Range;
+
+/// The rows and keys that one task covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Block {
+    pub batch: usize,
+    pub kv_head: usize,
+    /// Queries; each stands for one row per query head of the group, side by side.
+    pub queries: Range<usize>,
+    pub keys: Range<usize>,
+}
+
+/// What every task shares.
+#[derive(Clone, Copy)]
+pub(super) struct Job<'a> {
+    pub problem: &'a Problem,
+    pub config: &'a Config,
+    pub kernels: &'a Kernels,
+    pub q: &'a Fp8Tensor<'a>,
+    pub k: &'a Fp8Tensor<'a>,
+    pub v: &'a Fp8Tensor<'a>,
+}
+
+/// The working memory of a task.
+#[derive(Default)]
+pub(super) struct Scratch {
+    staged: Buffer<f32>,
+    float_queries: Buffer<f32>,
+    float_keys: Buffer<f32>,
+    float_values: Buffer<f32>,
+    float_scores: Buffer<f32>,
+    int_queries: Buffer<i32>,
+    int_keys: Buffer<i32>,
+    int_values: Buffer<i32>,
+    int_scores: Buffer<i32>,
+    int_weights: Buffer<i32>,
+    output: Buffer<f32>,
+    states: Vec<RowState>,
+    row_scales: Vec<f32>,
+    row_units: Vec<f32>,
+    visible: Vec<usize>,
+    alpha: Vec<f32>,
+    beta: Vec<f32>,
+    coarse: Vec<usize>,
+    query_max: Vec<f32>,
+    key_max: Vec<f32>,
+    value_max: Vec<f32>,
+    value_factors: Vec<f32>,
+    value_units: Vec<f32>,
+    score_units: ScoreUnits,
+    query_rounding: Rounding,
+    key_rounding: Rounding,
+    value_rounding: Rounding,
+}
+
+impl Scratch {
+    /// The bytes that the large buffers hold on to.
+    pub(super) fn bytes(&self) -> usize {
+        let floats = [
+            &self.staged,
+            &self.float_queries,
+            &self.float_keys,
+            &self.float_values,
+            &self.float_scores,
+            &self.output,
+        ];
+        let ints = [
+            &self.int_queries,
+            &self.int_keys,
+            &self.int_values,
+            &self.int_scores,
+            &self.int_weights,
+        ];
+        floats.iter().map(|buffer| buffer.bytes()).sum::<usize>()
+            + ints.iter().map(|buffer| buffer.bytes()).sum::<usize>()
+    }
+}
+
+/// The unnormalised output of a block and the softmax of its rows; `value_scale` turns it into values.
+pub(super) struct Attended<'a> {
+    /// One row of `width` channels per (query, query head of the group).
+    pub output: &'a [f32],
+    /// Channels per row, padded to a multiple of 16.
+    pub width: usize,
+    pub states: &'a [RowState],
+    pub report: RunReport,
+}
+
+/// Scores are multiplied by at most this (times log₂e): far beyond it every softmax is one-hot, and beyond f32
+/// sums of products would be infinite.
+const STEEPEST: f32 = 1e25;
+
+/// Attends a block of rows to a range of keys.
+pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> Attended<'a> {
+    let width = job.problem.shape().head_dim.next_multiple_of(LANES);
+    let rows = block.queries.len() * job.problem.shape().group();
+    let mut pass = Pass { job, block, width, rows, scratch, report: RunReport::default() };
+
+    pass.begin();
+    let exact_keys = block.keys.clone();
+    let last_visible = job.problem.visible_keys(block.queries.end - 1);
+    for start in exact_keys.clone().step_by(job.config.tile_keys) {
+        let keys = start..exact_keys.end.min(start + job.config.tile_keys);
+        if keys.start >= last_visible {
+            break;
+        }
+        let in_int = job.config.numbers == Numbers::Int16 && pass.pack_int(&keys);
+        if !in_int {
+            pass.pack_float(&keys);
+        }
+        for start in (0..rows).step_by(job.config.tile_queries) {
+            let rows = start..rows.min(start + job.config.tile_queries);
+            if pass.look(&rows, &keys) {
+                pass.report.tiles += 1;
+                if in_int {
+                    pass.tile_int(rows);
+                } else {
+                    pass.tile_float(rows);
+                }
+            }
+        }
+    }
+
+    let Pass { report, scratch, .. } = pass;
+    let output = &*scratch.output.get(rows * width);
+    Attended { output, width, states: &scratch.states, report }
+}
+
+/// One walk over the keys.
+struct Pass<'a, 'b> {
+    job: &'b Job<'b>,
+    block: &'b Block,
+    width: usize,
+    rows: usize,
+    scratch: &'a mut Scratch,
+    report: RunReport,
+}
+
+impl<'b> Pass<'_, 'b> {
+    /// The query and the query head of a row.
+    fn place(&self, row: usize) -> (usize, usize) {
+        let group = self.job.problem.shape().group();
+        (self.block.queries.start + row / group, self.block.kv_head * group + row % group)
+    }
+
+    fn key_head(&self) -> Head<'b> {
+        Head::new(self.job.k, self.block.batch, self.block.kv_head)
+    }
+
+    fn value_head(&self) -> Head<'b> {
+        Head::new(self.job.v, self.block.batch, self.block.kv_head)
+    }
+
+    fn words(&self) -> usize {
+        self.width / 2
+    }
+
+    /// Empties the state, finds each row's scale, and packs Q.
+    fn begin(&mut self) {
+        let (rows, width) = (self.rows, self.width);
+        let scratch = &mut *self.scratch;
+        scratch.output.get(rows * width).fill(0.0);
+        scratch.states.clear();
+        scratch.states.resize(rows, RowState::EMPTY);
+        scratch.value_units.clear();
+        scratch.value_units.resize(width, 1.0);
+        scratch.alpha.resize(self.job.config.tile_queries, 0.0);
+        scratch.beta.resize(self.job.config.tile_queries, 0.0);
+        self.scale_rows();
+        match self.job.config.numbers {
+            Numbers::F32 => self.pack_queries_float(),
+            Numbers::Int16 => self.pack_queries_int(),
+        }
+    }
+
+    /// What a product of codes is multiplied by to be a score in units of log₂, row by row.
+    fn scale_rows(&mut self) {
+        let job = self.job;
+        let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale());
+        let dims = job.q.dims();
+        let scales = (0..self.rows).map(|row| {
+            let (query, head) = self.place(row);
+            let query_scale = job.q.scales().of_row(dims, self.block.batch, head, query);
+            (f64::from(query_scale) * key_scale * f64::from(LOG2_E)).min(f64::from(STEEPEST)) as f32
+        });
+        let scales: Vec<f32> = scales.collect();
+        self.scratch.row_scales = scales;
+    }
+
+    /// Decodes 16 rows of Q at a time and hands them on as (first row, values).
+    fn for_query_rows(&mut self, mut consume: impl FnMut(&mut Scratch, Range<usize>, &[f32])) {
+        let (job, width) = (self.job, self.width);
+        let grouped = job.problem.shape().group() > 1;
+        let mut staged = std::mem::take(&mut self.scratch.staged);
+        for start in (0..self.rows).step_by(LANES) {
+            let rows = start..self.rows.min(start + LANES);
+            let values = &mut staged.get(LANES * width)[..rows.len() * width];
+            if grouped {
+                for (row, values) in rows.clone().zip(values.chunks_exact_mut(width)) {
+                    let (query, head) = self.place(row);
+                    Head::new(job.q, self.block.batch, head).decode(
+                        query..query + 1,
+                        width,
+                        values,
+                    );
+                }
+            } else {
+                let (query, head) = self.place(start);
+                Head::new(job.q, self.block.batch, head).decode(
+                    query..query + rows.len(),
+                    width,
+                    values,
+                );
+            }
+            consume(self.scratch, rows, values);
+        }
+        self.scratch.staged = staged;
+    }
+
+    /// Q in f32, each row with its scale.
+    fn pack_queries_float(&mut self) {
+        let (rows, width) = (self.rows, self.width);
+        self.for_query_rows(|scratch, block, values| {
+            let packed = &mut scratch.float_queries.get(rows * width)[block.start * width..];
+            for ((row, packed), values) in
+                block.zip(packed.chunks_exact_mut(width)).zip(values.chunks_exact(width))
+            {
+                let scale = scratch.row_scales[row];
+                for (packed, value) in packed.iter_mut().zip(values) {
+                    *packed = value * scale;
+                }
+            }
+        });
+    }
+
+    /// Q in fixed point, whose units depend on the largest magnitudes of both Q and K.
+    fn pack_queries_int(&mut self) {
+        let (job, rows, width, words) = (self.job, self.rows, self.width, self.words());
+        let mut query_max = std::mem::take(&mut self.scratch.query_max);
+        let mut key_max = std::mem::take(&mut self.scratch.key_max);
+        for largest in [&mut query_max, &mut key_max] {
+            largest.clear();
+            largest.resize(width, 0.0);
+        }
+        let group = job.problem.shape().group();
+        for head in self.block.kv_head * group..(self.block.kv_head + 1) * group {
+            let head = Head::new(job.q, self.block.batch, head);
+            head.raise_channel_max(self.block.queries.clone(), false, &mut query_max);
+        }
+        self.key_head().raise_channel_max(self.block.keys.clone(), true, &mut key_max);
+
+        let scratch = &mut *self.scratch;
+        scratch.score_units.choose(&query_max, &key_max);
+        (scratch.query_max, scratch.key_max) = (query_max, key_max);
+        let unit = scratch.score_units.unit;
+        scratch.row_units.clear();
+        scratch.row_units.extend(scratch.row_scales.iter().map(|scale| scale * unit));
+        scratch.query_rounding.reset(width);
+        self.for_query_rows(|scratch, block, values| {
+            let packed = &mut scratch.int_queries.get(rows * words)[block.start * words..]
+                [..block.len() * words];
+            let factors = &scratch.score_units.query_factors;
+            job.kernels.pack_queries_int(
+                values,
+                width,
+                factors,
+                &mut scratch.query_rounding,
+                packed,
+            );
+        });
+    }
+
+    /// Packs a tile of K and V in f32.
+    fn pack_float(&mut self, keys: &Range<usize>) {
+        let (job, width) = (self.job, self.width);
+        if job.config.numbers == Numbers::Int16 {
+            // The first tile that needs f32 needs Q in f32 too; packing it again for the next costs little.
+            self.pack_queries_float();
+        }
+        let (key_head, value_head) = (self.key_head(), self.value_head());
+        let panels = keys.len().div_ceil(LANES);
+        let scratch = &mut *self.scratch;
+        let staged = scratch.staged.get(LANES * width);
+        let packed_keys = scratch.float_keys.get(panels * LANES * width);
+        let packed_values = scratch.float_values.get(panels * LANES * width);
+        for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * width).enumerate() {
+            let rows = panel_rows(keys, panel);
+            stage(&key_head, rows.clone(), width, staged);
+            job.kernels.pack_keys_float(staged, width, packed_keys);
+            stage(&value_head, rows, width, staged);
+            let values = &mut packed_values[panel * LANES * LANES..];
+            job.kernels.pack_values_float(staged, width, values, panels * LANES * LANES);
+        }
+    }
+
+    /// Packs a tile of K and V in fixed point; false if that would be too coarse for it.
+    fn pack_int(&mut self, keys: &Range<usize>) -> bool {
+        let (job, width, words) = (self.job, self.width, self.words());
+        let (key_head, value_head) = (self.key_head(), self.value_head());
+        let panels = keys.len().div_ceil(LANES);
+        let scratch = &mut *self.scratch;
+        scratch.key_rounding.reset(width);
+        scratch.value_rounding.reset(width);
+        scratch.value_max.clear();
+        scratch.value_max.resize(width, 0.0);
+        value_head.raise_channel_max(keys.clone(), true, &mut scratch.value_max);
+        units::choose_value_units(
+            &scratch.value_max,
+            &mut scratch.value_factors,
+            &mut scratch.value_units,
+        );
+
+        let staged = scratch.staged.get(LANES * width);
+        let packed_keys = scratch.int_keys.get(panels * LANES * words);
+        let packed_values = scratch.int_values.get(panels * LANES * words);
+        for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * words).enumerate() {
+            let rows = panel_rows(keys, panel);
+            stage(&key_head, rows.clone(), width, staged);
+            let factors = &scratch.score_units.key_factors;
+            job.kernels.pack_keys_int(
+                staged,
+                width,
+                factors,
+                &mut scratch.key_rounding,
+                packed_keys,
+            );
+            stage(&value_head, rows, width, staged);
+            let values = &mut packed_values[panel * LANES * LANES / 2..];
+            let rounding = &mut scratch.value_rounding;
+            let chunk_words = panels * LANES * LANES / 2;
+            job.kernels.pack_values_int(
+                staged,
+                width,
+                &scratch.value_factors,
+                rounding,
+                values,
+                chunk_words,
+            );
+        }
+
+        let steepest = scratch.row_scales.iter().copied().fold(0.0, f32::max) * LN_2;
+        let queries = &scratch.query_rounding;
+        !scratch.score_units.too_coarse(
+            queries,
+            self.rows,
+            &scratch.key_rounding,
+            keys.len(),
+            steepest,
+        ) && !units::values_too_coarse(&scratch.value_rounding, &scratch.value_units, keys.len())
+    }
+
+    /// Finds how many keys of the tile each row sees; false if none sees any.
+    fn look(&mut self, rows: &Range<usize>, keys: &Range<usize>) -> bool {
+        let problem = self.job.problem;
+        let group = problem.shape().group();
+        let first = self.block.queries.start;
+        let visible = &mut self.scratch.visible;
+        visible.clear();
+        visible.extend(rows.clone().map(|row| {
+            problem.visible_keys(first + row / group).saturating_sub(keys.start).min(keys.len())
+        }));
+        visible.last().is_some_and(|keys| *keys > 0)
+    }
+
+    /// S, softmax, O for a tile of rows, in f32.
+    fn tile_float(&mut self, rows: Range<usize>) {
+        let (job, width) = (self.job, self.width);
+        let (queries, count) = (rows.start * width, rows.len());
+        if job.config.numbers == Numbers::Int16 {
+            self.report.tiles_in_f32 += 1;
+        }
+        let scratch = &mut *self.scratch;
+        let stride = job.config.tile_keys;
+        let keys = scratch.float_keys.used();
+        let values = scratch.float_values.used();
+        let chunk_words = values.len() / (width / LANES);
+
+        let queries = &scratch.float_queries.used()[queries..][..count * width];
+        let scores = scratch.float_scores.get(count * stride);
+        job.kernels.scores_float(queries, keys, width, &scratch.visible, scores, stride);
+        job.kernels.softmax_float(&mut FloatTile {
+            scores,
+            stride,
+            visible: &scratch.visible,
+            states: &mut scratch.states[rows.clone()],
+            alpha: &mut scratch.alpha,
+            exact: job.config.exp == Exp::Exact,
+        });
+        let weights =
+            Weights { words: scores, stride, alpha: &scratch.alpha, beta: &scratch.alpha };
+        let output = &mut scratch.output.used_mut()[rows.start * width..rows.end * width];
+        job.kernels.values_float(
+            &weights,
+            values,
+            chunk_words,
+            &scratch.value_units,
+            &scratch.visible,
+            output,
+        );
+    }
+
+    /// S, softmax, O for a tile of rows, in fixed point.
+    fn tile_int(&mut self, rows: Range<usize>) {
+        let (job, width, words) = (self.job, self.width, self.words());
+        let count = rows.len();
+        let scratch = &mut *self.scratch;
+        let stride = job.config.tile_keys;
+        let keys = scratch.int_keys.used();
+        let values = scratch.int_values.used();
+        let chunk_words = values.len() / (width / LANES);
+
+        let queries = &scratch.int_queries.used()[rows.start * words..][..count * words];
+        let scores = scratch.int_scores.get(count * stride);
+        job.kernels.scores_int(queries, keys, words, &scratch.visible, scores, stride);
+        let mut tile = IntTile {
+            scores,
+            stride,
+            units: &scratch.row_units[rows.clone()],
+            visible: &scratch.visible,
+            states: &mut scratch.states[rows.clone()],
+            weights: scratch.int_weights.get(count * stride / 2),
+            alpha: &mut scratch.alpha,
+            beta: &mut scratch.beta,
+            coarse: &mut scratch.coarse,
+            exact: job.config.exp == Exp::Exact,
+        };
+        let output = &mut scratch.output.used_mut()[rows.start * width..rows.end * width];
+        let mut add_values = |tile: &IntTile| {
+            let weights = Weights {
+                words: tile.weights,
+                stride: stride / 2,
+                alpha: tile.alpha,
+                beta: tile.beta,
+            };
+            job.kernels.values_int(
+                &weights,
+                values,
+                chunk_words,
+                &scratch.value_units,
+                tile.visible,
+                output,
+            );
+        };
+        job.kernels.softmax_int(&mut tile);
+        add_values(&tile);
+        if !tile.coarse.is_empty() {
+            self.report.rows_refined += tile.coarse.len() as u64;
+            job.kernels.refine_int(&mut tile);
+            add_values(&tile);
+        }
+    }
+}
+
+/// The rows of a panel of a tile.
+fn panel_rows(keys: &Range<usize>, panel: usize) -> Range<usize> {
+    let start = keys.start + panel * LANES;
+    start..keys.end.min(start + LANES)
+}
+
+/// Decodes up to 16 rows, scaled, and fills the rest of the 16 with zeros.
+fn stage(head: &Head, rows: Range<usize>, width: usize, staged: &mut [f32]) {
+    let used = rows.len() * width;
+    head.decode_scaled(rows, width, &mut staged[..used]);
+    staged[used..].fill(0.0);
+}

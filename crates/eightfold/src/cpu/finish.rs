@@ -1,0 +1,194 @@
+//! From sums to results: merge splits of the keys, divide by the softmax sum, convert, store.
+
+use super::attend::{Attended, Block, Job};
+use super::kernels::RowState;
+use super::schedule::Cut;
+use super::source::Head;
+use crate::problem::Problem;
+use crate::tensor::Layout;
+use half::{bf16, f16};
+use std::f32::consts::LN_2;
+
+/// A number type that results are stored in.
+pub(super) trait Element: Copy + Send {
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Element for f32 {
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+}
+
+impl Element for f16 {
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+}
+
+impl Element for bf16 {
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
+
+/// The part of the output that belongs to one block of rows, as runs of neighbouring elements.
+pub(super) struct Rows<'a, T> {
+    runs: Vec<&'a mut [T]>,
+    order: Order,
+    width: usize,
+}
+
+/// Which of (query head of the group, query) a run follows.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// A run holds all queries of one head.
+    ByHead,
+    /// A run holds all heads of one query.
+    ByQuery,
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// Cuts an output (`width` elements per row) into the rows of each block, in the order of (batch, kv head,
+    /// block of queries).
+    pub(super) fn cut(
+        values: &'a mut [T],
+        problem: &Problem,
+        layout: Layout,
+        width: usize,
+        cut: &Cut,
+    ) -> Vec<Self> {
+        let shape = problem.shape();
+        let group = shape.group();
+        let order = if layout == Layout::Bshd { Order::ByQuery } else { Order::ByHead };
+        let blocks = shape.batch * shape.kv_heads * cut.query_blocks;
+        let mut rows: Vec<_> =
+            (0..blocks).map(|_| Rows { runs: Vec::new(), order, width }).collect();
+        let mut rest = values;
+        let mut next_run = |len: usize| {
+            let (run, tail) = std::mem::take(&mut rest).split_at_mut(len * width);
+            rest = tail;
+            run
+        };
+        for batch in 0..shape.batch {
+            let index = |kv_head: usize, block: usize| {
+                (batch * shape.kv_heads + kv_head) * cut.query_blocks + block
+            };
+            match order {
+                Order::ByHead => {
+                    for head in 0..shape.query_heads {
+                        for block in 0..cut.query_blocks {
+                            let run = next_run(cut.queries(problem, block).len());
+                            rows[index(head / group, block)].runs.push(run);
+                        }
+                    }
+                }
+                Order::ByQuery => {
+                    for block in 0..cut.query_blocks {
+                        for _ in cut.queries(problem, block) {
+                            for kv_head in 0..shape.kv_heads {
+                                rows[index(kv_head, block)].runs.push(next_run(group));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    /// The elements of one row: the `query`-th of the block, the `head`-th of the group.
+    fn row(&mut self, query: usize, head: usize) -> &mut [T] {
+        let (run, position) = match self.order {
+            Order::ByHead => (head, query),
+            Order::ByQuery => (query, head),
+        };
+        &mut self.runs[run][position * self.width..][..self.width]
+    }
+}
+
+/// What a split of the keys leaves for the merge.
+pub(super) struct Partial {
+    pub output: Vec<f32>,
+    pub states: Vec<RowState>,
+}
+
+/// Merges splits of the keys of the same rows into the first of them.
+pub(super) fn merge(mut partials: Vec<Partial>, width: usize) -> Partial {
+    let mut merged = partials.swap_remove(0);
+    for partial in partials {
+        for (row, (state, other)) in merged.states.iter_mut().zip(&partial.states).enumerate() {
+            if other.sum == 0.0 {
+                continue;
+            }
+            let max = state.max.max(other.max);
+            let (alpha, beta) = ((state.max - max).exp2(), (other.max - max).exp2());
+            *state = RowState { max, sum: state.sum * alpha + other.sum * beta };
+            let rows = row * width..(row + 1) * width;
+            for (value, other) in merged.output[rows.clone()].iter_mut().zip(&partial.output[rows])
+            {
+                *value = *value * alpha + other * beta;
+            }
+        }
+    }
+    merged
+}
+
+/// Normalises the rows of a block and stores them, and their log-sum-exp where it is wanted.
+pub(super) fn store<T: Element>(
+    job: &Job,
+    block: &Block,
+    attended: &Attended,
+    values: &mut Rows<T>,
+    lse: Option<&mut Rows<f32>>,
+) {
+    let shape = job.problem.shape();
+    let group = shape.group();
+    let head_dim = shape.head_dim;
+    let value_head = Head::new(job.v, block.batch, block.kv_head);
+    let means = value_head.means();
+    for (row, state) in attended.states.iter().enumerate() {
+        let sums = &attended.output[row * attended.width..][..head_dim];
+        let values = values.row(row / group, row % group);
+        if state.sum == 0.0 {
+            values.fill(T::from_f32(0.0));
+            continue;
+        }
+        let factor = value_head.scale() / state.sum;
+        match means {
+            None => {
+                for (value, sum) in values.iter_mut().zip(sums) {
+                    *value = T::from_f32(sum * factor);
+                }
+            }
+            Some(means) => {
+                for ((value, sum), mean) in values.iter_mut().zip(sums).zip(means) {
+                    *value = T::from_f32(sum * factor + mean);
+                }
+            }
+        }
+    }
+    let Some(lse) = lse else { return };
+    for (row, state) in attended.states.iter().enumerate() {
+        let value = if state.sum == 0.0 {
+            f32::NEG_INFINITY
+        } else {
+            (state.max + state.sum.log2()) * LN_2 + mean_score(job, block, row)
+        };
+        lse.row(row / group, row % group)[0] = value;
+    }
+}
+
+/// The score of a row with the mean key, which a centred K leaves out of every score alike.
+fn mean_score(job: &Job, block: &Block, row: usize) -> f32 {
+    let Some(means) = Head::new(job.k, block.batch, block.kv_head).means() else { return 0.0 };
+    let group = job.problem.shape().group();
+    let (query, head) = (block.queries.start + row / group, block.kv_head * group + row % group);
+    let mut values = vec![0.0; means.len()];
+    Head::new(job.q, block.batch, head).decode(query..query + 1, means.len(), &mut values);
+    let scale =
+        job.q.scales().of_row(job.q.dims(), block.batch, head, query) * job.problem.softmax_scale();
+    let score: f64 =
+        values.iter().zip(means).map(|(value, mean)| f64::from(*value) * f64::from(*mean)).sum();
+    (score * f64::from(scale)) as f32
+}
