@@ -40,14 +40,11 @@ fn main() {
                 problem = problem.causal();
             }
             let mut gen_ = |d: Dims| (0..d.count()).map(|_| rng(&mut seed)).collect::<Vec<f32>>();
-            let (qf, kf, vf) =
-                (gen_(shape.query_dims()), gen_(shape.key_dims()), gen_(shape.key_dims()));
+            let (qf, kf, vf) = (gen_(shape.query_dims()), gen_(shape.key_dims()), gen_(shape.key_dims()));
             let q = quantize(&qf, shape.query_dims()).unwrap();
             let k = quantize(&kf, shape.key_dims()).unwrap();
             let v = quantize(&vf, shape.key_dims()).unwrap();
-            let r =
-                reference::attention(&problem, &q.dequantize(), &k.dequantize(), &v.dequantize())
-                    .unwrap();
+            let r = reference::attention(&problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap();
             for variant in &variants {
                 let plan = Plan::with_variant(&problem, *variant).unwrap();
                 let mut out = Output::zeros(&problem);
@@ -69,7 +66,7 @@ fn main() {
                     .fold(0.0, f64::max);
                 let mut t = vec![];
                 let start = Instant::now();
-                while t.len() < 5 || (start.elapsed().as_secs_f64() < 0.5 && t.len() < 400) {
+                while t.len() < 5 || (start.elapsed().as_secs_f64() < 0.5 && t.len() < 40000) {
                     let a = Instant::now();
                     plan.run(&q, &k, &v, &mut out).unwrap();
                     t.push(a.elapsed().as_secs_f64() * 1e6);

@@ -31,20 +31,12 @@ pub enum Error {
 
 impl Error {
     /// An [`Error::Invalid`] that names the argument, the broken rule and the fix.
-    pub fn invalid(
-        argument: impl Into<String>,
-        rule: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub fn invalid(argument: impl Into<String>, rule: impl Into<String>, fix: impl Into<String>) -> Self {
         Error::Invalid { argument: argument.into(), rule: rule.into(), fix: fix.into() }
     }
 
     /// An [`Error::Unavailable`] that names the wish, the reason and the way out.
-    pub fn unavailable(
-        what: impl Into<String>,
-        reason: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub fn unavailable(what: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
         Error::Unavailable { what: what.into(), reason: reason.into(), fix: fix.into() }
     }
 }

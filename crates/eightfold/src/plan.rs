@@ -52,8 +52,7 @@ impl Plan {
                 config.check_machine()?;
             }
         }
-        let considered =
-            vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
+        let considered = vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
         Ok(Plan { problem: *problem, variant, considered })
     }
 
@@ -73,13 +72,7 @@ impl Plan {
     }
 
     /// Computes attention into `output`, which must have been made for the same problem.
-    pub fn run(
-        &self,
-        q: &Fp8Tensor,
-        k: &Fp8Tensor,
-        v: &Fp8Tensor,
-        output: &mut Output,
-    ) -> Result<RunReport> {
+    pub fn run(&self, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor, output: &mut Output) -> Result<RunReport> {
         let shape = self.problem.shape();
         self.check_tensor("q", q, shape.query_dims())?;
         self.check_tensor("k", k, shape.key_dims())?;
@@ -94,22 +87,14 @@ impl Plan {
         if tensor.dims() != dims {
             return Err(Error::invalid(
                 name,
-                format!(
-                    "has dims {}, but the problem {} needs {dims}",
-                    tensor.dims(),
-                    self.problem
-                ),
+                format!("has dims {}, but the problem {} needs {dims}", tensor.dims(), self.problem),
                 "give tensor and problem the same sizes",
             ));
         }
         if tensor.format() != self.problem.input_format() {
             return Err(Error::invalid(
                 name,
-                format!(
-                    "is in {}, but the problem says {}",
-                    tensor.format(),
-                    self.problem.input_format()
-                ),
+                format!("is in {}, but the problem says {}", tensor.format(), self.problem.input_format()),
                 "quantise it to the same format, or set Problem::with_input_format",
             ));
         }

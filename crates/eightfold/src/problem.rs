@@ -35,12 +35,7 @@ impl Shape {
 
     /// The dimensions of Q and of the output.
     pub fn query_dims(&self) -> Dims {
-        Dims {
-            batch: self.batch,
-            heads: self.query_heads,
-            len: self.query_len,
-            head_dim: self.head_dim,
-        }
+        Dims { batch: self.batch, heads: self.query_heads, len: self.query_len, head_dim: self.head_dim }
     }
 
     /// The dimensions of K and of V.
@@ -72,10 +67,8 @@ impl FromStr for Shape {
                 "write B,H,S,D or B,Hq,Hkv,Sq,Skv,D, for example 1,8,512,64",
             )
         };
-        let sizes: Vec<usize> = text
-            .split(',')
-            .map(|part| part.trim().parse().map_err(|_| invalid()))
-            .collect::<Result<_>>()?;
+        let sizes: Vec<usize> =
+            text.split(',').map(|part| part.trim().parse().map_err(|_| invalid())).collect::<Result<_>>()?;
         match sizes[..] {
             [batch, heads, len, head_dim] => Ok(Shape::new(batch, heads, len, head_dim)),
             [batch, query_heads, kv_heads, query_len, key_len, head_dim] => {
@@ -147,11 +140,7 @@ impl Problem {
         ];
         for (name, size) in sizes {
             if size == 0 {
-                return Err(Error::invalid(
-                    name,
-                    "must be at least 1, got 0",
-                    "give a positive size",
-                ));
+                return Err(Error::invalid(name, "must be at least 1, got 0", "give a positive size"));
             }
         }
         if !shape.query_heads.is_multiple_of(shape.kv_heads) {
@@ -164,9 +153,7 @@ impl Problem {
         if !shape.head_dim.is_multiple_of(8) || shape.head_dim > MAX_HEAD_DIM {
             let padded = shape.head_dim.next_multiple_of(8);
             let fix = if padded <= MAX_HEAD_DIM {
-                format!(
-                    "pad each head with zeros to {padded} and keep the softmax scale of the original"
-                )
+                format!("pad each head with zeros to {padded} and keep the softmax scale of the original")
             } else {
                 format!("split the head; the widest supported is {MAX_HEAD_DIM}")
             };

@@ -22,9 +22,7 @@ const LANES: usize = 4;
 /// Attention in float64 on inputs in `[B,H,S,D]` order, threaded over rows.
 pub fn attention(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Result<Reference> {
     let shape = problem.shape();
-    for (name, input, dims) in
-        [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())]
-    {
+    for (name, input, dims) in [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())] {
         if input.len() != dims.count() {
             return Err(Error::invalid(
                 name,
@@ -58,9 +56,8 @@ pub fn attention(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Result<R
         let queries = &q[(head_index * query_len + first_row) * head_dim..][..values.len()];
         let panels = &panels[kv_head * panels_per_head * head_dim..][..panels_per_head * head_dim];
         let v = &v[kv_head * key_len * head_dim..][..key_len * head_dim];
-        let visible: [usize; ROWS] = std::array::from_fn(|row| {
-            if row < lse.len() { problem.visible_keys(first_row + row) } else { 0 }
-        });
+        let visible: [usize; ROWS] =
+            std::array::from_fn(|row| if row < lse.len() { problem.visible_keys(first_row + row) } else { 0 });
         scores(queries, panels, head_dim, visible, weights);
         let scale = f64::from(problem.softmax_scale());
         let sums = softmax(weights, visible, scale, lse);
@@ -111,12 +108,7 @@ fn scores(
 }
 
 /// Turns scores into unnormalised weights, gives each row's log-sum-exp, and returns each row's sum.
-fn softmax(
-    weights: &mut [[f64; ROWS]],
-    visible: [usize; ROWS],
-    scale: f64,
-    lse: &mut [f64],
-) -> [f64; ROWS] {
+fn softmax(weights: &mut [[f64; ROWS]], visible: [usize; ROWS], scale: f64, lse: &mut [f64]) -> [f64; ROWS] {
     let mut sums = [0.0; ROWS];
     for row in 0..ROWS {
         let (seen, unseen) = weights.split_at_mut(visible[row]);
@@ -129,21 +121,14 @@ fn softmax(
             weight[row] = 0.0;
         }
         if let Some(lse) = lse.get_mut(row) {
-            *lse =
-                if seen.is_empty() { f64::NEG_INFINITY } else { scale * largest + sums[row].ln() };
+            *lse = if seen.is_empty() { f64::NEG_INFINITY } else { scale * largest + sums[row].ln() };
         }
     }
     sums
 }
 
 /// The mean of the values under each row's weights; zeros where a row has none.
-fn weighted_sum(
-    weights: &[[f64; ROWS]],
-    v: &[f64],
-    head_dim: usize,
-    sums: [f64; ROWS],
-    output: &mut [f64],
-) {
+fn weighted_sum(weights: &[[f64; ROWS]], v: &[f64], head_dim: usize, sums: [f64; ROWS], output: &mut [f64]) {
     for first in (0..head_dim).step_by(LANES) {
         let mut totals = [[0.0; LANES]; ROWS];
         for (weight, value) in weights.iter().zip(v.chunks_exact(head_dim)) {

@@ -46,10 +46,7 @@ mod tests {
     #[test]
     fn a_near_miss_is_answered_with_the_name_meant() {
         let error = unknown("shape", "misson", &["small", "mission", "long"]).to_string();
-        assert_eq!(
-            error,
-            "shape: `misson` is unknown; did you mean `mission`? (valid: small, mission, long)"
-        );
+        assert_eq!(error, "shape: `misson` is unknown; did you mean `mission`? (valid: small, mission, long)");
     }
 
     #[test]

@@ -66,11 +66,7 @@ impl Dims {
             .try_fold(self.batch, |count, &size| count.checked_mul(size))
             .filter(|&count| count <= isize::MAX as usize / 8)
             .ok_or_else(|| {
-                Error::invalid(
-                    "shape",
-                    format!("{self} has more elements than can be addressed"),
-                    "make it smaller",
-                )
+                Error::invalid("shape", format!("{self} has more elements than can be addressed"), "make it smaller")
             })
     }
 }
@@ -182,14 +178,9 @@ impl Scales {
     /// Scales in `[batch, head, block]` order; each must be finite and positive.
     pub fn new(granularity: Granularity, values: Vec<f32>) -> Result<Self> {
         if granularity == (Granularity::Block { rows: 0 }) {
-            return Err(Error::invalid(
-                "scales",
-                "a block of 0 rows holds nothing",
-                "give at least 1 row per block",
-            ));
+            return Err(Error::invalid("scales", "a block of 0 rows holds nothing", "give at least 1 row per block"));
         }
-        if let Some((index, scale)) =
-            values.iter().enumerate().find(|(_, scale)| !scale.is_finite() || **scale <= 0.0)
+        if let Some((index, scale)) = values.iter().enumerate().find(|(_, scale)| !scale.is_finite() || **scale <= 0.0)
         {
             return Err(Error::invalid(
                 "scales",
@@ -221,9 +212,7 @@ impl Scales {
         match self.granularity {
             Granularity::Tensor => self.values[0],
             Granularity::Head => self.values[head_index],
-            Granularity::Block { rows } => {
-                self.values[head_index * dims.len.div_ceil(rows) + row / rows]
-            }
+            Granularity::Block { rows } => self.values[head_index * dims.len.div_ceil(rows) + row / rows],
         }
     }
 }
@@ -253,11 +242,7 @@ impl<'a> Fp8Tensor<'a> {
         let codes = codes.into();
         let count = dims.checked_count()?;
         if count == 0 {
-            return Err(Error::invalid(
-                "dims",
-                format!("{dims} has a zero size"),
-                "give positive sizes",
-            ));
+            return Err(Error::invalid("dims", format!("{dims} has a zero size"), "give positive sizes"));
         }
         if codes.len() != count {
             return Err(Error::invalid(
@@ -270,21 +255,14 @@ impl<'a> Fp8Tensor<'a> {
         if scales.values.len() != expected {
             return Err(Error::invalid(
                 "scales",
-                format!(
-                    "{} scales {}, but dims {dims} need {expected}",
-                    scales.values.len(),
-                    scales.granularity
-                ),
+                format!("{} scales {}, but dims {dims} need {expected}", scales.values.len(), scales.granularity),
                 "give one scale for each unit of the granularity",
             ));
         }
         if let Some(index) = codes.iter().position(|&code| format.is_non_finite(code)) {
             return Err(Error::invalid(
                 "codes",
-                format!(
-                    "code {:#04x} at index {index} is NaN or infinite in {format}",
-                    codes[index]
-                ),
+                format!("code {:#04x} at index {index} is NaN or infinite in {format}", codes[index]),
                 "quantise with saturation",
             ));
         }
@@ -297,10 +275,7 @@ impl<'a> Fp8Tensor<'a> {
         if means.len() != expected || means.iter().any(|mean| !mean.is_finite()) {
             return Err(Error::invalid(
                 "means",
-                format!(
-                    "{} values, or one that is not finite, where {expected} finite ones are needed",
-                    means.len()
-                ),
+                format!("{} values, or one that is not finite, where {expected} finite ones are needed", means.len()),
                 "give one mean per batch, head and channel",
             ));
         }
@@ -363,8 +338,7 @@ impl<'a> Fp8Tensor<'a> {
                     for channel in 0..head_dim {
                         let code = self.codes[offset + channel * strides.channel];
                         let mean = means.map_or(0.0, |means| f64::from(means[channel]));
-                        values
-                            .push(f64::from(crate::fp8::decode(self.format, code)) * scale + mean);
+                        values.push(f64::from(crate::fp8::decode(self.format, code)) * scale + mean);
                     }
                 }
             }

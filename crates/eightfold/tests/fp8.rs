@@ -66,11 +66,7 @@ fn every_code_decodes_to_its_definition() {
         fp8::decode_slice(format, &codes, &mut values).unwrap();
         for code in 0..=255u8 {
             let (expected, alone) = (value_of(format, code), fp8::decode(format, code));
-            assert_eq!(
-                values[usize::from(code)].to_bits(),
-                alone.to_bits(),
-                "{format} {code:#04x}"
-            );
+            assert_eq!(values[usize::from(code)].to_bits(), alone.to_bits(), "{format} {code:#04x}");
             assert_eq!(format.is_non_finite(code), !expected.is_finite(), "{format} {code:#04x}");
             if expected.is_nan() {
                 assert!(alone.is_nan(), "{format} {code:#04x}");
@@ -85,11 +81,7 @@ fn every_code_decodes_to_its_definition() {
 fn every_finite_code_survives_the_round_trip() {
     for format in FORMATS {
         for code in (0..=255).filter(|code| !format.is_non_finite(*code)) {
-            assert_eq!(
-                fp8::encode(format, fp8::decode(format, code)),
-                code,
-                "{format} {code:#04x}"
-            );
+            assert_eq!(fp8::encode(format, fp8::decode(format, code)), code, "{format} {code:#04x}");
         }
     }
 }
@@ -158,18 +150,10 @@ fn agrees_with_the_float8_crate_where_nothing_saturates() {
     for bits in 0..=u16::MAX {
         let value = bf16::from_bits(bits).to_f32();
         if value.abs() <= Fp8Format::E4m3.max() {
-            assert_eq!(
-                fp8::encode(Fp8Format::E4m3, value),
-                float8::F8E4M3::from_f32(value).to_bits(),
-                "{value:e}"
-            );
+            assert_eq!(fp8::encode(Fp8Format::E4m3, value), float8::F8E4M3::from_f32(value).to_bits(), "{value:e}");
         }
         if value.abs() <= Fp8Format::E5m2.max() {
-            assert_eq!(
-                fp8::encode(Fp8Format::E5m2, value),
-                float8::F8E5M2::from_f32(value).to_bits(),
-                "{value:e}"
-            );
+            assert_eq!(fp8::encode(Fp8Format::E5m2, value), float8::F8E5M2::from_f32(value).to_bits(), "{value:e}");
         }
     }
     for code in 0..=255u8 {

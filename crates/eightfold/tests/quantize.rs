@@ -56,9 +56,7 @@ fn step(format: Fp8Format, magnitude: f64) -> f64 {
 fn check_error(values: &[f32], tensor: &Fp8Tensor) {
     let dims = tensor.dims();
     let dequantized = tensor.dequantize();
-    for ((value, back), [batch, head, row, channel]) in
-        values.iter().zip(&dequantized).zip(places(dims))
-    {
+    for ((value, back), [batch, head, row, channel]) in values.iter().zip(&dequantized).zip(places(dims)) {
         let scale = f64::from(tensor.scales().of_row(dims, batch, head, row));
         let mean = tensor.head_means(batch, head).map_or(0.0, |means| f64::from(means[channel]));
         let centred = f64::from(*value) - mean;
@@ -225,8 +223,7 @@ fn the_smallest_subnormal_does_no_harm() {
 #[test]
 fn centring_subtracts_the_mean_that_it_keeps() {
     let dims = Dims { batch: 2, heads: 2, len: 33, head_dim: 8 };
-    let values: Vec<f32> =
-        numbers(dims.count(), 7).iter().enumerate().map(|(i, x)| x + (i % 8) as f32).collect();
+    let values: Vec<f32> = numbers(dims.count(), 7).iter().enumerate().map(|(i, x)| x + (i % 8) as f32).collect();
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let tensor = quantizer.quantize(&values, dims, Layout::Bhsd).unwrap();
     let mut sums = vec![0f64; 2 * 2 * 8];
@@ -235,9 +232,7 @@ fn centring_subtracts_the_mean_that_it_keeps() {
     }
     let means: Vec<f32> = sums.iter().map(|sum| (sum / 33.0) as f32).collect();
     assert_eq!(tensor.means().unwrap(), means);
-    for ((value, code), [batch, head, row, channel]) in
-        values.iter().zip(tensor.codes()).zip(places(dims))
-    {
+    for ((value, code), [batch, head, row, channel]) in values.iter().zip(tensor.codes()).zip(places(dims)) {
         let mean = tensor.head_means(batch, head).unwrap()[channel];
         let scale = tensor.scales().of_row(dims, batch, head, row);
         assert_eq!(*code, fp8::encode(Fp8Format::E4m3, (value - mean) / scale));
@@ -261,15 +256,11 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
         values[((3 + 2) * 70 + 69) * 8 + 5] = bad;
         for layout in LAYOUTS {
             let arranged = arrange(&values, dims, layout);
-            for quantizer in
-                [Quantizer::new(Fp8Format::E4m3), Quantizer::new(Fp8Format::E4m3).centered()]
-            {
+            for quantizer in [Quantizer::new(Fp8Format::E4m3), Quantizer::new(Fp8Format::E4m3).centered()] {
                 let error = quantizer.quantize(&arranged, dims, layout).unwrap_err();
                 assert_eq!(
                     error.to_string(),
-                    format!(
-                        "values: {text} at batch 1, head 2, row 69, channel 5; quantise finite values only"
-                    )
+                    format!("values: {text} at batch 1, head 2, row 69, channel 5; quantise finite values only")
                 );
             }
             let halves: Vec<f16> = arranged.iter().map(|value| f16::from_f32(*value)).collect();
@@ -296,8 +287,7 @@ fn wrong_sizes_name_the_argument() {
     assert!(error.starts_with("dims: [1, 2, 0, 8] has zero len"), "{error}");
     let error = quantize::<f32>(&[], Dims { len: usize::MAX, ..dims }).unwrap_err().to_string();
     assert!(error.contains("more elements than can be addressed"), "{error}");
-    let quantizer =
-        Quantizer::new(Fp8Format::E4m3).with_granularity(Granularity::Block { rows: 0 });
+    let quantizer = Quantizer::new(Fp8Format::E4m3).with_granularity(Granularity::Block { rows: 0 });
     let error = quantizer.quantize(&[0.0f32; 48], dims, Layout::Bhsd).unwrap_err().to_string();
     assert!(error.starts_with("granularity: a block of 0 rows"), "{error}");
 }

@@ -19,9 +19,8 @@ fn naive(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Reference {
                     Mask::Causal => j + query_len <= i + key_len,
                 };
                 let weight = |j: usize| -> f64 {
-                    let dot: f64 = (0..head_dim)
-                        .map(|c| q[row * head_dim + c] * k[(kv * key_len + j) * head_dim + c])
-                        .sum();
+                    let dot: f64 =
+                        (0..head_dim).map(|c| q[row * head_dim + c] * k[(kv * key_len + j) * head_dim + c]).sum();
                     (dot * f64::from(problem.softmax_scale())).exp()
                 };
                 let keys: Vec<usize> = (0..key_len).filter(|j| sees(*j)).collect();
@@ -31,10 +30,7 @@ fn naive(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Reference {
                 let total: f64 = keys.iter().map(|j| weight(*j)).sum();
                 lse[row] = total.ln();
                 for c in 0..head_dim {
-                    let sum: f64 = keys
-                        .iter()
-                        .map(|j| weight(*j) * v[(kv * key_len + j) * head_dim + c])
-                        .sum();
+                    let sum: f64 = keys.iter().map(|j| weight(*j) * v[(kv * key_len + j) * head_dim + c]).sum();
                     values[row * head_dim + c] = sum / total;
                 }
             }
@@ -95,8 +91,7 @@ fn equal_scores_give_the_mean_of_the_values() {
     let result = attention(&Problem::new(shape).unwrap(), &q, &k, &v).unwrap();
     for head in 0..2 {
         let v = &v[head * 13 * 8..][..13 * 8];
-        let means: Vec<f64> =
-            (0..8).map(|c| (0..13).map(|j| v[j * 8 + c]).sum::<f64>() / 13.0).collect();
+        let means: Vec<f64> = (0..8).map(|c| (0..13).map(|j| v[j * 8 + c]).sum::<f64>() / 13.0).collect();
         for row in 0..13 {
             assert_close(&result.values[(head * 13 + row) * 8..][..8], &means);
         }
@@ -159,8 +154,7 @@ fn wrong_lengths_name_the_argument() {
         let mut inputs = inputs.clone();
         inputs[index].pop();
         let error = attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap_err();
-        let expected =
-            format!("{name}: has 63 elements, but its dims [1, 2, 4, 8] hold 64; pass one value");
+        let expected = format!("{name}: has 63 elements, but its dims [1, 2, 4, 8] hold 64; pass one value");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 }

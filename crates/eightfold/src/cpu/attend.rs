@@ -7,7 +7,7 @@ use super::config::{Config, Exp, Numbers};
 use super::kernels::{FloatTile, IntTile, Kernels, Rounding, RowState, Weights};
 use super::lanes::LANES;
 use super::scratch::Buffer;
-use super::source::Head;
+use super::source::{Codes, Head, Room};
 use super::units::{self, ScoreUnits};
 use crate::plan::RunReport;
 use crate::problem::Problem;
@@ -39,7 +39,7 @@ pub(super) struct Job<'a> {
 /// The working memory of a task.
 #[derive(Default)]
 pub(super) struct Scratch {
-    staged: Buffer<f32>,
+    room: Room,
     float_queries: Buffer<f32>,
     float_keys: Buffer<f32>,
     float_values: Buffer<f32>,
@@ -71,21 +71,8 @@ pub(super) struct Scratch {
 impl Scratch {
     /// The bytes that the large buffers hold on to.
     pub(super) fn bytes(&self) -> usize {
-        let floats = [
-            &self.staged,
-            &self.float_queries,
-            &self.float_keys,
-            &self.float_values,
-            &self.float_scores,
-            &self.output,
-        ];
-        let ints = [
-            &self.int_queries,
-            &self.int_keys,
-            &self.int_values,
-            &self.int_scores,
-            &self.int_weights,
-        ];
+        let floats = [&self.float_queries, &self.float_keys, &self.float_values, &self.float_scores, &self.output];
+        let ints = [&self.int_queries, &self.int_keys, &self.int_values, &self.int_scores, &self.int_weights];
         floats.iter().map(|buffer| buffer.bytes()).sum::<usize>()
             + ints.iter().map(|buffer| buffer.bytes()).sum::<usize>()
     }
@@ -202,86 +189,59 @@ impl<'b> Pass<'_, 'b> {
         self.scratch.row_scales = scales;
     }
 
-    /// Decodes 16 rows of Q at a time and hands them on as (first row, values).
-    fn for_query_rows(&mut self, mut consume: impl FnMut(&mut Scratch, Range<usize>, &[f32])) {
-        let (job, width) = (self.job, self.width);
-        let grouped = job.problem.shape().group() > 1;
-        let mut staged = std::mem::take(&mut self.scratch.staged);
-        for start in (0..self.rows).step_by(LANES) {
-            let rows = start..self.rows.min(start + LANES);
-            let values = &mut staged.get(LANES * width)[..rows.len() * width];
-            if grouped {
-                for (row, values) in rows.clone().zip(values.chunks_exact_mut(width)) {
-                    let (query, head) = self.place(row);
-                    Head::new(job.q, self.block.batch, head).decode(
-                        query..query + 1,
-                        width,
-                        values,
-                    );
-                }
-            } else {
-                let (query, head) = self.place(start);
-                Head::new(job.q, self.block.batch, head).decode(
-                    query..query + rows.len(),
-                    width,
-                    values,
-                );
+    /// Hands on all rows of Q as codes: where they lie if they do so row by row, else gathered.
+    fn with_query_codes(&mut self, consume: impl FnOnce(&mut Scratch, &Codes)) {
+        let (job, block, width) = (self.job, self.block, self.width);
+        let shape = job.problem.shape();
+        let mut room = std::mem::take(&mut self.scratch.room);
+        if shape.group() == 1 && shape.head_dim == width {
+            let codes = Head::new(job.q, block.batch, block.kv_head).rows(block.queries.clone());
+            consume(self.scratch, &codes);
+        } else {
+            room.clear(self.rows, width);
+            for row in 0..self.rows {
+                let (query, head) = self.place(row);
+                room.put(row, width, Head::new(job.q, block.batch, head).row(query));
             }
-            consume(self.scratch, rows, values);
+            consume(self.scratch, &room.codes(width, job.q.format()));
         }
-        self.scratch.staged = staged;
+        self.scratch.room = room;
     }
 
     /// Q in f32, each row with its scale.
     fn pack_queries_float(&mut self) {
-        let (rows, width) = (self.rows, self.width);
-        self.for_query_rows(|scratch, block, values| {
-            let packed = &mut scratch.float_queries.get(rows * width)[block.start * width..];
-            for ((row, packed), values) in
-                block.zip(packed.chunks_exact_mut(width)).zip(values.chunks_exact(width))
-            {
-                let scale = scratch.row_scales[row];
-                for (packed, value) in packed.iter_mut().zip(values) {
-                    *packed = value * scale;
-                }
-            }
+        let (job, rows, width) = (self.job, self.rows, self.width);
+        self.with_query_codes(|scratch, codes| {
+            let scaled = Codes { factors: &scratch.row_scales, ..*codes };
+            job.kernels.pack_queries_float(&scaled, width, scratch.float_queries.get(rows * width));
         });
     }
 
     /// Q in fixed point, whose units depend on the largest magnitudes of both Q and K.
     fn pack_queries_int(&mut self) {
-        let (job, rows, width, words) = (self.job, self.rows, self.width, self.words());
-        let mut query_max = std::mem::take(&mut self.scratch.query_max);
-        let mut key_max = std::mem::take(&mut self.scratch.key_max);
-        for largest in [&mut query_max, &mut key_max] {
+        let (job, block, rows, width, words) = (self.job, self.block, self.rows, self.width, self.words());
+        let group = job.problem.shape().group();
+        let key_head = self.key_head();
+        let scratch = &mut *self.scratch;
+        for largest in [&mut scratch.query_max, &mut scratch.key_max] {
             largest.clear();
             largest.resize(width, 0.0);
         }
-        let group = job.problem.shape().group();
-        for head in self.block.kv_head * group..(self.block.kv_head + 1) * group {
-            let head = Head::new(job.q, self.block.batch, head);
-            head.raise_channel_max(self.block.queries.clone(), false, &mut query_max);
+        for head in block.kv_head * group..(block.kv_head + 1) * group {
+            // Each row's own scale enters with its scores, so the integers leave it out.
+            let head = Head::new(job.q, block.batch, head);
+            head.raise_unscaled_max(block.queries.clone(), 1.0, &mut scratch.query_max);
         }
-        self.key_head().raise_channel_max(self.block.keys.clone(), true, &mut key_max);
-
-        let scratch = &mut *self.scratch;
-        scratch.score_units.choose(&query_max, &key_max);
-        (scratch.query_max, scratch.key_max) = (query_max, key_max);
+        key_head.raise_channel_max(block.keys.clone(), &mut scratch.key_max);
+        scratch.score_units.choose(&scratch.query_max, &scratch.key_max);
         let unit = scratch.score_units.unit;
         scratch.row_units.clear();
         scratch.row_units.extend(scratch.row_scales.iter().map(|scale| scale * unit));
         scratch.query_rounding.reset(width);
-        self.for_query_rows(|scratch, block, values| {
-            let packed = &mut scratch.int_queries.get(rows * words)[block.start * words..]
-                [..block.len() * words];
+        self.with_query_codes(|scratch, codes| {
+            let packed = scratch.int_queries.get(rows * words);
             let factors = &scratch.score_units.query_factors;
-            job.kernels.pack_queries_int(
-                values,
-                width,
-                factors,
-                &mut scratch.query_rounding,
-                packed,
-            );
+            job.kernels.pack_queries_int(codes, width, factors, &mut scratch.query_rounding, packed);
         });
     }
 
@@ -295,16 +255,15 @@ impl<'b> Pass<'_, 'b> {
         let (key_head, value_head) = (self.key_head(), self.value_head());
         let panels = keys.len().div_ceil(LANES);
         let scratch = &mut *self.scratch;
-        let staged = scratch.staged.get(LANES * width);
         let packed_keys = scratch.float_keys.get(panels * LANES * width);
         let packed_values = scratch.float_values.get(panels * LANES * width);
         for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * width).enumerate() {
             let rows = panel_rows(keys, panel);
-            stage(&key_head, rows.clone(), width, staged);
-            job.kernels.pack_keys_float(staged, width, packed_keys);
-            stage(&value_head, rows, width, staged);
+            let codes = key_head.scaled_rows(rows.clone(), LANES, width, &mut scratch.room);
+            job.kernels.pack_keys_float(&codes, width, packed_keys);
+            let codes = value_head.scaled_rows(rows, LANES, width, &mut scratch.room);
             let values = &mut packed_values[panel * LANES * LANES..];
-            job.kernels.pack_values_float(staged, width, values, panels * LANES * LANES);
+            job.kernels.pack_values_float(&codes, width, values, panels * LANES * LANES);
         }
     }
 
@@ -318,50 +277,26 @@ impl<'b> Pass<'_, 'b> {
         scratch.value_rounding.reset(width);
         scratch.value_max.clear();
         scratch.value_max.resize(width, 0.0);
-        value_head.raise_channel_max(keys.clone(), true, &mut scratch.value_max);
-        units::choose_value_units(
-            &scratch.value_max,
-            &mut scratch.value_factors,
-            &mut scratch.value_units,
-        );
+        value_head.raise_channel_max(keys.clone(), &mut scratch.value_max);
+        units::choose_value_units(&scratch.value_max, &mut scratch.value_factors, &mut scratch.value_units);
 
-        let staged = scratch.staged.get(LANES * width);
         let packed_keys = scratch.int_keys.get(panels * LANES * words);
         let packed_values = scratch.int_values.get(panels * LANES * words);
         for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * words).enumerate() {
             let rows = panel_rows(keys, panel);
-            stage(&key_head, rows.clone(), width, staged);
+            let codes = key_head.scaled_rows(rows.clone(), LANES, width, &mut scratch.room);
             let factors = &scratch.score_units.key_factors;
-            job.kernels.pack_keys_int(
-                staged,
-                width,
-                factors,
-                &mut scratch.key_rounding,
-                packed_keys,
-            );
-            stage(&value_head, rows, width, staged);
+            job.kernels.pack_keys_int(&codes, width, factors, &mut scratch.key_rounding, packed_keys);
+            let codes = value_head.scaled_rows(rows, LANES, width, &mut scratch.room);
             let values = &mut packed_values[panel * LANES * LANES / 2..];
-            let rounding = &mut scratch.value_rounding;
-            let chunk_words = panels * LANES * LANES / 2;
-            job.kernels.pack_values_int(
-                staged,
-                width,
-                &scratch.value_factors,
-                rounding,
-                values,
-                chunk_words,
-            );
+            let (factors, rounding) = (&scratch.value_factors, &mut scratch.value_rounding);
+            job.kernels.pack_values_int(&codes, width, factors, rounding, values, panels * LANES * LANES / 2);
         }
 
         let steepest = scratch.row_scales.iter().copied().fold(0.0, f32::max) * LN_2;
         let queries = &scratch.query_rounding;
-        !scratch.score_units.too_coarse(
-            queries,
-            self.rows,
-            &scratch.key_rounding,
-            keys.len(),
-            steepest,
-        ) && !units::values_too_coarse(&scratch.value_rounding, &scratch.value_units, keys.len())
+        !scratch.score_units.too_coarse(queries, self.rows, &scratch.key_rounding, keys.len(), steepest)
+            && !units::values_too_coarse(&scratch.value_rounding, &scratch.value_units, keys.len())
     }
 
     /// Finds how many keys of the tile each row sees; false if none sees any.
@@ -371,9 +306,10 @@ impl<'b> Pass<'_, 'b> {
         let first = self.block.queries.start;
         let visible = &mut self.scratch.visible;
         visible.clear();
-        visible.extend(rows.clone().map(|row| {
-            problem.visible_keys(first + row / group).saturating_sub(keys.start).min(keys.len())
-        }));
+        visible.extend(
+            rows.clone()
+                .map(|row| problem.visible_keys(first + row / group).saturating_sub(keys.start).min(keys.len())),
+        );
         visible.last().is_some_and(|keys| *keys > 0)
     }
 
@@ -401,17 +337,9 @@ impl<'b> Pass<'_, 'b> {
             alpha: &mut scratch.alpha,
             exact: job.config.exp == Exp::Exact,
         });
-        let weights =
-            Weights { words: scores, stride, alpha: &scratch.alpha, beta: &scratch.alpha };
+        let weights = Weights { words: scores, stride, alpha: &scratch.alpha, beta: &scratch.alpha };
         let output = &mut scratch.output.used_mut()[rows.start * width..rows.end * width];
-        job.kernels.values_float(
-            &weights,
-            values,
-            chunk_words,
-            &scratch.value_units,
-            &scratch.visible,
-            output,
-        );
+        job.kernels.values_float(&weights, values, chunk_words, &scratch.value_units, &scratch.visible, output);
     }
 
     /// S, softmax, O for a tile of rows, in fixed point.
@@ -441,20 +369,8 @@ impl<'b> Pass<'_, 'b> {
         };
         let output = &mut scratch.output.used_mut()[rows.start * width..rows.end * width];
         let mut add_values = |tile: &IntTile| {
-            let weights = Weights {
-                words: tile.weights,
-                stride: stride / 2,
-                alpha: tile.alpha,
-                beta: tile.beta,
-            };
-            job.kernels.values_int(
-                &weights,
-                values,
-                chunk_words,
-                &scratch.value_units,
-                tile.visible,
-                output,
-            );
+            let weights = Weights { words: tile.weights, stride: stride / 2, alpha: tile.alpha, beta: tile.beta };
+            job.kernels.values_int(&weights, values, chunk_words, &scratch.value_units, tile.visible, output);
         };
         job.kernels.softmax_int(&mut tile);
         add_values(&tile);
@@ -470,11 +386,4 @@ impl<'b> Pass<'_, 'b> {
 fn panel_rows(keys: &Range<usize>, panel: usize) -> Range<usize> {
     let start = keys.start + panel * LANES;
     start..keys.end.min(start + LANES)
-}
-
-/// Decodes up to 16 rows, scaled, and fills the rest of the 16 with zeros.
-fn stage(head: &Head, rows: Range<usize>, width: usize, staged: &mut [f32]) {
-    let used = rows.len() * width;
-    head.decode_scaled(rows, width, &mut staged[..used]);
-    staged[used..].fill(0.0);
 }

@@ -139,8 +139,7 @@ impl Default for Config {
 impl Config {
     /// The rules between knobs, whatever the machine.
     pub fn check(&self) -> Result<()> {
-        let tile_rules =
-            [("tile_queries", self.tile_queries, 8, 512), ("tile_keys", self.tile_keys, 16, 1024)];
+        let tile_rules = [("tile_queries", self.tile_queries, 8, 512), ("tile_keys", self.tile_keys, 16, 1024)];
         for (name, size, step, max) in tile_rules {
             if size == 0 || size > max || size % step != 0 {
                 return Err(Error::invalid(
@@ -190,11 +189,7 @@ impl FromStr for Config {
             };
             let size = || {
                 value.parse().map_err(|_| {
-                    Error::invalid(
-                        knob,
-                        format!("`{value}` is not a number"),
-                        "write a whole number of rows or keys",
-                    )
+                    Error::invalid(knob, format!("`{value}` is not a number"), "write a whole number of rows or keys")
                 })
             };
             match knob {

@@ -4,6 +4,7 @@ use super::attend::{Attended, Block, Job};
 use super::kernels::RowState;
 use super::schedule::Cut;
 use super::source::Head;
+use crate::fp8;
 use crate::problem::Problem;
 use crate::tensor::Layout;
 use half::{bf16, f16};
@@ -51,19 +52,12 @@ enum Order {
 impl<'a, T> Rows<'a, T> {
     /// Cuts an output (`width` elements per row) into the rows of each block, in the order of (batch, kv head,
     /// block of queries).
-    pub(super) fn cut(
-        values: &'a mut [T],
-        problem: &Problem,
-        layout: Layout,
-        width: usize,
-        cut: &Cut,
-    ) -> Vec<Self> {
+    pub(super) fn cut(values: &'a mut [T], problem: &Problem, layout: Layout, width: usize, cut: &Cut) -> Vec<Self> {
         let shape = problem.shape();
         let group = shape.group();
         let order = if layout == Layout::Bshd { Order::ByQuery } else { Order::ByHead };
         let blocks = shape.batch * shape.kv_heads * cut.query_blocks;
-        let mut rows: Vec<_> =
-            (0..blocks).map(|_| Rows { runs: Vec::new(), order, width }).collect();
+        let mut rows: Vec<_> = (0..blocks).map(|_| Rows { runs: Vec::new(), order, width }).collect();
         let mut rest = values;
         let mut next_run = |len: usize| {
             let (run, tail) = std::mem::take(&mut rest).split_at_mut(len * width);
@@ -71,9 +65,7 @@ impl<'a, T> Rows<'a, T> {
             run
         };
         for batch in 0..shape.batch {
-            let index = |kv_head: usize, block: usize| {
-                (batch * shape.kv_heads + kv_head) * cut.query_blocks + block
-            };
+            let index = |kv_head: usize, block: usize| (batch * shape.kv_heads + kv_head) * cut.query_blocks + block;
             match order {
                 Order::ByHead => {
                     for head in 0..shape.query_heads {
@@ -125,8 +117,7 @@ pub(super) fn merge(mut partials: Vec<Partial>, width: usize) -> Partial {
             let (alpha, beta) = ((state.max - max).exp2(), (other.max - max).exp2());
             *state = RowState { max, sum: state.sum * alpha + other.sum * beta };
             let rows = row * width..(row + 1) * width;
-            for (value, other) in merged.output[rows.clone()].iter_mut().zip(&partial.output[rows])
-            {
+            for (value, other) in merged.output[rows.clone()].iter_mut().zip(&partial.output[rows]) {
                 *value = *value * alpha + other * beta;
             }
         }
@@ -185,10 +176,8 @@ fn mean_score(job: &Job, block: &Block, row: usize) -> f32 {
     let group = job.problem.shape().group();
     let (query, head) = (block.queries.start + row / group, block.kv_head * group + row % group);
     let mut values = vec![0.0; means.len()];
-    Head::new(job.q, block.batch, head).decode(query..query + 1, means.len(), &mut values);
-    let scale =
-        job.q.scales().of_row(job.q.dims(), block.batch, head, query) * job.problem.softmax_scale();
-    let score: f64 =
-        values.iter().zip(means).map(|(value, mean)| f64::from(*value) * f64::from(*mean)).sum();
+    fp8::decode_f32(job.q.format(), Head::new(job.q, block.batch, head).row(query), &mut values);
+    let scale = job.q.scales().of_row(job.q.dims(), block.batch, head, query) * job.problem.softmax_scale();
+    let score: f64 = values.iter().zip(means).map(|(value, mean)| f64::from(*value) * f64::from(*mean)).sum();
     (score * f64::from(scale)) as f32
 }

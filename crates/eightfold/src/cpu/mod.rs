@@ -62,11 +62,7 @@ struct Task<'a, T> {
     lse: Option<Rows<'a, f32>>,
 }
 
-fn run_blocks<T: finish::Element>(
-    job: &Job,
-    values: &mut [T],
-    lse: Option<&mut [f32]>,
-) -> RunReport {
+fn run_blocks<T: finish::Element>(job: &Job, values: &mut [T], lse: Option<&mut [f32]>) -> RunReport {
     let problem = job.problem;
     let shape = problem.shape();
     let cut = Cut::choose(problem, job.config.schedule, rayon::current_num_threads());
@@ -110,9 +106,10 @@ fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> R
     let partials: Vec<Vec<Mutex<Option<Partial>>>> =
         tasks.iter().map(|_| (0..cut.key_splits).map(|_| Mutex::new(None)).collect()).collect();
     let splits = tasks.iter().zip(&partials).flat_map(|(task, partials)| {
-        partials.iter().enumerate().map(|(split, partial)| {
-            (Block { keys: cut.keys(job.problem, split), ..task.block.clone() }, partial)
-        })
+        partials
+            .iter()
+            .enumerate()
+            .map(|(split, partial)| (Block { keys: cut.keys(job.problem, split), ..task.block.clone() }, partial))
     });
     schedule::for_each(splits.collect(), job.config.schedule, cut.threads, |(block, partial)| {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -125,13 +122,9 @@ fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> R
     });
     let width = job.problem.shape().head_dim.next_multiple_of(lanes::LANES);
     for (mut task, partials) in tasks.into_iter().zip(partials) {
-        let partials = partials
-            .into_iter()
-            .filter_map(|partial| partial.into_inner().ok().flatten())
-            .collect();
+        let partials = partials.into_iter().filter_map(|partial| partial.into_inner().ok().flatten()).collect();
         let Partial { output, states } = finish::merge(partials, width);
-        let attended =
-            Attended { output: &output, width, states: &states, report: RunReport::default() };
+        let attended = Attended { output: &output, width, states: &states, report: RunReport::default() };
         finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
     }
     report.into_inner().unwrap_or_default()

@@ -35,8 +35,7 @@ impl Cut {
         let heads = shape.batch * shape.kv_heads;
         let group = shape.group();
         let needed = (shape.query_len * group).div_ceil(MAX_ROWS).min(shape.query_len);
-        let serial =
-            schedule == Schedule::Serial || threads == 1 || problem.flop() < MIN_PARALLEL_FLOP;
+        let serial = schedule == Schedule::Serial || threads == 1 || problem.flop() < MIN_PARALLEL_FLOP;
         if serial {
             return Cut { threads: 1, query_blocks: needed, key_splits: 1 };
         }
@@ -47,11 +46,9 @@ impl Cut {
             let rows = shape.query_len.div_ceil(query_blocks) * group + PACKING_ROWS;
             waves * rows * shape.key_len.div_ceil(key_splits)
         };
-        let cuts = (1..=most_splits)
-            .flat_map(|splits| (needed..=most_blocks).map(move |blocks| (blocks, splits)));
-        let (query_blocks, key_splits) = cuts
-            .min_by_key(|&(blocks, splits)| (time(blocks, splits), splits, blocks))
-            .unwrap_or((needed, 1));
+        let cuts = (1..=most_splits).flat_map(|splits| (needed..=most_blocks).map(move |blocks| (blocks, splits)));
+        let (query_blocks, key_splits) =
+            cuts.min_by_key(|&(blocks, splits)| (time(blocks, splits), splits, blocks)).unwrap_or((needed, 1));
         Cut { threads, query_blocks, key_splits }
     }
 
@@ -76,26 +73,18 @@ pub(super) fn cost(problem: &Problem, block: &Block) -> usize {
     block
         .queries
         .clone()
-        .map(|query| {
-            problem.visible_keys(query).min(block.keys.end).saturating_sub(block.keys.start)
-        })
+        .map(|query| problem.visible_keys(query).min(block.keys.end).saturating_sub(block.keys.start))
         .sum()
 }
 
 /// Does the work of every task, on `threads` threads of the current pool, the calling one among them.
-pub(super) fn for_each<T: Send>(
-    tasks: Vec<T>,
-    schedule: Schedule,
-    threads: usize,
-    work: impl Fn(T) + Sync,
-) {
+pub(super) fn for_each<T: Send>(tasks: Vec<T>, schedule: Schedule, threads: usize, work: impl Fn(T) + Sync) {
     if threads == 1 || tasks.len() == 1 {
         tasks.into_iter().for_each(work);
         return;
     }
     let count = tasks.len();
-    let tasks: Vec<Mutex<Option<T>>> =
-        tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
+    let tasks: Vec<Mutex<Option<T>>> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
     let next = AtomicUsize::new(0);
     let take = |index: usize| tasks.get(index)?.lock().ok()?.take();
     let worker = |thread: usize| match schedule {

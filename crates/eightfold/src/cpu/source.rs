@@ -1,11 +1,50 @@
-//! Rows of one head of an FP8 tensor, decoded as the kernels want them.
+//! Rows of one head of an FP8 tensor, as codes that the kernels can read.
 
-use super::lanes::LANES;
 use crate::fp8;
-use crate::tensor::{Fp8Tensor, Granularity, Strides};
+use crate::problem::MAX_HEAD_DIM;
+use crate::tensor::{Fp8Format, Fp8Tensor, Granularity, Strides};
 use std::ops::Range;
 
-/// One head of K, V or Q. Values are in units of `scale`, the largest scale of the head.
+/// Rows of codes, channels side by side, with what each row is to be multiplied by.
+#[derive(Clone, Copy)]
+pub(super) struct Codes<'a> {
+    /// The codes: row r starts at r · `stride`.
+    pub bytes: &'a [u8],
+    pub stride: usize,
+    pub rows: usize,
+    pub format: Fp8Format,
+    /// A factor for every row; empty where all are 1.
+    pub factors: &'a [f32],
+}
+
+/// Room for codes that do not lie in memory as the kernels want them.
+#[derive(Default)]
+pub(super) struct Room {
+    bytes: Vec<u8>,
+    factors: Vec<f32>,
+}
+
+impl Room {
+    /// `rows` rows of `width` zeros; a zero code is a zero in either format.
+    pub(super) fn clear(&mut self, rows: usize, width: usize) {
+        self.bytes.clear();
+        self.bytes.resize(rows * width, 0);
+        self.factors.clear();
+    }
+
+    /// Copies the codes of one row to its place.
+    pub(super) fn put(&mut self, row: usize, width: usize, codes: &[u8]) {
+        self.bytes[row * width..][..codes.len()].copy_from_slice(codes);
+    }
+
+    /// What was put here, as rows of `width` codes.
+    pub(super) fn codes(&self, width: usize, format: Fp8Format) -> Codes<'_> {
+        let rows = self.bytes.len() / width;
+        Codes { bytes: &self.bytes, stride: width, rows, format, factors: &self.factors }
+    }
+}
+
+/// One head of Q, K or V. Rows have their scales in units of `scale`, the largest of the head.
 pub(super) struct Head<'a> {
     tensor: &'a Fp8Tensor<'a>,
     batch: usize,
@@ -27,7 +66,7 @@ impl<'a> Head<'a> {
         Head { tensor, batch, head, strides: tensor.strides(), scale }
     }
 
-    /// The unit of the decoded values.
+    /// The unit of the rows' scales.
     pub(super) fn scale(&self) -> f32 {
         self.scale
     }
@@ -37,106 +76,121 @@ impl<'a> Head<'a> {
         self.tensor.head_means(self.batch, self.head)
     }
 
-    /// A row's scale in units of the head's: 1 unless scales are per block.
-    pub(super) fn relative_scale(&self, row: usize) -> f32 {
-        match self.tensor.scales().granularity() {
-            Granularity::Block { .. } => {
-                self.tensor.scales().of_row(self.tensor.dims(), self.batch, self.head, row)
-                    / self.scale
-            }
-            Granularity::Tensor | Granularity::Head => 1.0,
-        }
-    }
-
-    /// The codes of one row, if its channels are neighbours.
-    fn row_codes(&self, row: usize) -> &[u8] {
+    /// The codes of one row, whose channels are neighbours.
+    pub(super) fn row(&self, row: usize) -> &'a [u8] {
         let start = self.strides.row_offset(self.batch, self.head, row);
         &self.tensor.codes()[start..start + self.tensor.dims().head_dim]
     }
 
+    /// Rows where they lie, whose channels are neighbours.
+    pub(super) fn rows(&self, rows: Range<usize>) -> Codes<'a> {
+        let start = self.strides.row_offset(self.batch, self.head, rows.start);
+        Codes {
+            bytes: &self.tensor.codes()[start..],
+            stride: self.strides.row,
+            rows: rows.len(),
+            format: self.tensor.format(),
+            factors: &[],
+        }
+    }
+
     /// The codes of one channel, rows side by side: V transposed.
-    fn channel_codes(&self, channel: usize, rows: &Range<usize>) -> &[u8] {
-        let start =
-            self.strides.row_offset(self.batch, self.head, 0) + channel * self.strides.channel;
+    fn channel(&self, channel: usize, rows: &Range<usize>) -> &'a [u8] {
+        let start = self.strides.row_offset(self.batch, self.head, 0) + channel * self.strides.channel;
         &self.tensor.codes()[start + rows.start..start + rows.end]
     }
 
-    /// Decodes rows without any scale into rows of `width` channels; what lies beyond the head is zero.
-    pub(super) fn decode(&self, rows: Range<usize>, width: usize, decoded: &mut [f32]) {
+    fn scales_vary(&self) -> bool {
+        matches!(self.tensor.scales().granularity(), Granularity::Block { .. })
+    }
+
+    /// A row's scale in units of the head's.
+    fn relative_scale(&self, row: usize) -> f32 {
+        self.tensor.scales().of_row(self.tensor.dims(), self.batch, self.head, row) / self.scale
+    }
+
+    /// Rows with their relative scales, as `count` rows of `width` codes: where they lie if they are so already,
+    /// else copied to `room`, with zeros where the tensor has nothing.
+    pub(super) fn scaled_rows<'r>(
+        &self,
+        rows: Range<usize>,
+        count: usize,
+        width: usize,
+        room: &'r mut Room,
+    ) -> Codes<'r>
+    where
+        'a: 'r,
+    {
         let head_dim = self.tensor.dims().head_dim;
-        let format = self.tensor.format();
-        if self.strides.channel != 1 {
-            let mut run = [0.0; LANES];
+        if rows.len() == count && head_dim == width && self.strides.channel == 1 && !self.scales_vary() {
+            return self.rows(rows);
+        }
+        room.clear(count, width);
+        if self.scales_vary() {
+            room.factors.extend(rows.clone().map(|row| self.relative_scale(row)));
+            room.factors.resize(count, 0.0);
+        }
+        if self.strides.channel == 1 {
+            for (index, row) in rows.enumerate() {
+                room.put(index, width, self.row(row));
+            }
+        } else {
             for channel in 0..head_dim {
-                for (index, codes) in self.channel_codes(channel, &rows).chunks(LANES).enumerate() {
-                    fp8::decode_f32(format, codes, &mut run[..codes.len()]);
-                    for (row, value) in run[..codes.len()].iter().enumerate() {
-                        decoded[(index * LANES + row) * width + channel] = *value;
-                    }
+                for (index, code) in self.channel(channel, &rows).iter().enumerate() {
+                    room.bytes[index * width + channel] = *code;
                 }
             }
-        } else if self.strides.row == width {
-            let start = self.strides.row_offset(self.batch, self.head, rows.start);
-            let codes = &self.tensor.codes()[start..start + rows.len() * width];
-            fp8::decode_f32(format, codes, &mut decoded[..codes.len()]);
-            return;
-        } else {
-            for (index, row) in rows.clone().enumerate() {
-                fp8::decode_f32(
-                    format,
-                    self.row_codes(row),
-                    &mut decoded[index * width..][..head_dim],
-                );
-            }
         }
-        for row in decoded[..rows.len() * width].chunks_exact_mut(width) {
-            row[head_dim..].fill(0.0);
-        }
+        room.codes(width, self.tensor.format())
     }
 
-    /// Decodes rows in units of the head's scale.
-    pub(super) fn decode_scaled(&self, rows: Range<usize>, width: usize, decoded: &mut [f32]) {
-        self.decode(rows.clone(), width, decoded);
-        if let Granularity::Block { .. } = self.tensor.scales().granularity() {
-            for (row, values) in rows.zip(decoded.chunks_exact_mut(width)) {
-                let scale = self.relative_scale(row);
-                values.iter_mut().for_each(|value| *value *= scale);
-            }
+    /// Raises `largest` to the largest magnitude of each channel over the rows, with their relative scales.
+    pub(super) fn raise_channel_max(&self, rows: Range<usize>, largest: &mut [f32]) {
+        if !self.scales_vary() {
+            return self.raise_unscaled_max(rows, 1.0, largest);
         }
-    }
-
-    /// Raises `largest` to the largest magnitude of each channel over the rows, in units of the head's scale
-    /// (without any scale if `scaled` is false). Codes without their sign order as their magnitudes do, so this
-    /// never decodes more than one row per block of equal scales.
-    pub(super) fn raise_channel_max(&self, rows: Range<usize>, scaled: bool, largest: &mut [f32]) {
-        let head_dim = self.tensor.dims().head_dim;
-        let block = match self.tensor.scales().granularity() {
-            Granularity::Block { rows } if scaled => rows,
-            _ => usize::MAX,
-        };
-        let mut codes = [0u8; crate::problem::MAX_HEAD_DIM];
+        let Granularity::Block { rows: block } = self.tensor.scales().granularity() else { return };
         let mut start = rows.start;
         while start < rows.end {
-            let end = rows.end.min((start / block).saturating_add(1).saturating_mul(block));
-            let codes = &mut codes[..head_dim];
-            codes.fill(0);
-            if self.strides.channel == 1 {
-                for row in start..end {
-                    for (largest, code) in codes.iter_mut().zip(self.row_codes(row)) {
+            let end = rows.end.min((start / block + 1) * block);
+            self.raise_unscaled_max(start..end, self.relative_scale(start), largest);
+            start = end;
+        }
+    }
+
+    /// The same for rows that share one factor. Codes without their sign order as their magnitudes do, so the
+    /// largest is found without decoding the others.
+    pub(super) fn raise_unscaled_max(&self, rows: Range<usize>, factor: f32, largest: &mut [f32]) {
+        const GROUP: usize = 16;
+        let head_dim = self.tensor.dims().head_dim;
+        let mut codes = [0u8; MAX_HEAD_DIM];
+        let codes = &mut codes[..head_dim];
+        if self.strides.channel == 1 {
+            let Codes { bytes, stride, rows, .. } = self.rows(rows);
+            let (groups, rest) = codes.as_chunks_mut::<GROUP>();
+            for (group, largest) in groups.iter_mut().enumerate() {
+                for row in 0..rows {
+                    let row: &[u8] = &bytes[row * stride + group * GROUP..][..GROUP];
+                    for (largest, code) in largest.iter_mut().zip(row) {
                         *largest = (*largest).max(code & 0x7f);
                     }
                 }
-            } else {
-                for (channel, largest) in codes.iter_mut().enumerate() {
-                    let run = self.channel_codes(channel, &(start..end));
-                    *largest = run.iter().fold(0, |largest, code| largest.max(code & 0x7f));
+            }
+            for row in 0..rows {
+                let row = &bytes[row * stride + head_dim - rest.len()..];
+                for (largest, code) in rest.iter_mut().zip(row) {
+                    *largest = (*largest).max(code & 0x7f);
                 }
             }
-            let scale = if scaled { self.relative_scale(start) } else { 1.0 };
-            for (largest, &code) in largest.iter_mut().zip(codes.iter()) {
-                *largest = largest.max(fp8::decode(self.tensor.format(), code) * scale);
+        } else {
+            for (channel, largest) in codes.iter_mut().enumerate() {
+                *largest = self.channel(channel, &rows).iter().fold(0, |largest, code| largest.max(code & 0x7f));
             }
-            start = end;
+        }
+        let mut values = [0.0; MAX_HEAD_DIM];
+        fp8::decode_f32(self.tensor.format(), codes, &mut values[..head_dim]);
+        for (largest, value) in largest.iter_mut().zip(&values[..head_dim]) {
+            *largest = largest.max(value * factor);
         }
     }
 }

@@ -34,11 +34,7 @@ const INT16_AVX512: Config = Config { numbers: Numbers::Int16, ..AVX512 };
 
 /// Every stage, from the plain baseline to the best.
 pub const STAGES: &[Stage] = &[
-    Stage {
-        name: "baseline",
-        what: "plain scalar loops, library exp, one thread",
-        config: BASELINE,
-    },
+    Stage { name: "baseline", what: "plain scalar loops, library exp, one thread", config: BASELINE },
     Stage { name: "lanes", what: "16 lanes side by side, left to the compiler", config: LANES },
     Stage { name: "poly-exp", what: "polynomial exp2, a vector at a time", config: POLY_EXP },
     Stage { name: "threads", what: "an equal share for every thread", config: THREADS },
@@ -52,8 +48,5 @@ pub const STAGES: &[Stage] = &[
 /// The stage of this name.
 pub fn find(name: &str) -> Result<&'static Stage> {
     let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-    STAGES
-        .iter()
-        .find(|stage| stage.name == name)
-        .ok_or_else(|| suggest::unknown("stage", name, &names))
+    STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
 }

@@ -29,18 +29,10 @@ pub(super) struct ScoreUnits {
 impl ScoreUnits {
     /// The finest fixed point in which channels of these largest magnitudes cannot overflow.
     pub(super) fn choose(&mut self, query_max: &[f32], key_max: &[f32]) {
-        let balance = |query: f32, key: f32| {
-            let shift = if query > 0.0 && key > 0.0 {
-                ((key / query).log2() / 2.0).round() as i32
-            } else {
-                0
-            };
-            2f32.powi(shift)
-        };
         let mut largest = 0f32;
         let mut dot = 0f64;
         for (&query, &key) in query_max.iter().zip(key_max) {
-            let shift = balance(query, key);
+            let shift = balancing_shift(query, key);
             largest = largest.max(query * shift).max(key / shift);
             dot += f64::from(query) * f64::from(key);
         }
@@ -50,7 +42,7 @@ impl ScoreUnits {
         self.query_factors.clear();
         self.key_factors.clear();
         for (&query, &key) in query_max.iter().zip(key_max) {
-            let shift = balance(query, key);
+            let shift = balancing_shift(query, key);
             self.query_factors.push(shift / step);
             self.key_factors.push(1.0 / (shift * step));
         }
@@ -67,11 +59,7 @@ impl ScoreUnits {
         key_count: usize,
         scale: f32,
     ) -> bool {
-        let channels = queries
-            .residual
-            .iter()
-            .zip(&queries.energy)
-            .zip(keys.residual.iter().zip(&keys.energy));
+        let channels = queries.residual.iter().zip(&queries.energy).zip(keys.residual.iter().zip(&keys.energy));
         let variance: f32 = channels
             .map(|((query_residual, query_energy), (key_residual, key_energy))| {
                 query_residual * key_energy + key_residual * query_energy
@@ -97,9 +85,7 @@ pub(super) fn choose_value_units(largest: &[f32], factors: &mut Vec<f32>, units:
 /// few outliers cannot hide behind.
 pub(super) fn values_too_coarse(values: &Rounding, units: &[f32], count: usize) -> bool {
     let (mut residual, mut typical) = (0f32, 0f32);
-    for ((channel_residual, magnitude), unit) in
-        values.residual.iter().zip(&values.magnitude).zip(units)
-    {
+    for ((channel_residual, magnitude), unit) in values.residual.iter().zip(&values.magnitude).zip(units) {
         let mean = magnitude / count as f32;
         residual += channel_residual / count as f32 * unit * unit;
         typical += mean * mean * unit * unit;
@@ -107,7 +93,27 @@ pub(super) fn values_too_coarse(values: &Rounding, units: &[f32], count: usize) 
     !(residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical) && residual > 0.0
 }
 
+/// The power of two that, multiplied into `query` and divided out of `key`, brings the two closest together.
+fn balancing_shift(query: f32, key: f32) -> f32 {
+    if query > 0.0 && key > 0.0 { power_of_two((exponent(key) - exponent(query)) / 2) } else { 1.0 }
+}
+
 /// The smallest power of two that is not below `value`; 1 for zero.
 fn power_of_two_at_least(value: f32) -> f32 {
-    if value > 0.0 { 2f32.powi(value.log2().ceil() as i32) } else { 1.0 }
+    if value <= 0.0 {
+        return 1.0;
+    }
+    let below = power_of_two(exponent(value));
+    if below < value { 2.0 * below } else { below }
+}
+
+/// The exponent e of a positive normal value: 2^e ≤ value < 2^(e+1). Codes span 2^-16 to 2^16 and scales within a
+/// head are relative to its largest, so only values that round to zero anyway are subnormal.
+fn exponent(value: f32) -> i32 {
+    (value.to_bits() >> 23) as i32 - 127
+}
+
+/// 2^exponent within the range of normal numbers.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent.clamp(-126, 127) + 127) as u32) << 23)
 }

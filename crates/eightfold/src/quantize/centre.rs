@@ -54,12 +54,7 @@ pub(super) fn shift_of_row(means: Option<&[f32]>, dims: Dims, at: Head) -> Shift
 }
 
 /// What is subtracted from a run over the rows of a channel.
-pub(super) fn shift_of_channel(
-    means: Option<&[f32]>,
-    dims: Dims,
-    at: Head,
-    channel: usize,
-) -> Shift<'static> {
+pub(super) fn shift_of_channel(means: Option<&[f32]>, dims: Dims, at: Head, channel: usize) -> Shift<'static> {
     match means {
         Some(means) => Shift::Constant(means[at.index(dims) * dims.head_dim + channel]),
         None => Shift::None,

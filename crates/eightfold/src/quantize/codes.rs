@@ -63,14 +63,7 @@ struct Encoder<'a, T> {
 
 impl<T: Element> Encoder<'_, T> {
     /// Encodes a rectangle of a head into lines of the output's direction, `stride` apart.
-    fn patch(
-        &self,
-        at: Head,
-        rows: Range<usize>,
-        channels: Range<usize>,
-        codes: &mut [u8],
-        stride: usize,
-    ) {
+    fn patch(&self, at: Head, rows: Range<usize>, channels: Range<usize>, codes: &mut [u8], stride: usize) {
         let direction = Direction::of(self.layout);
         if direction == self.source.direction {
             return self.lines(at, rows, channels, codes, stride);
@@ -80,8 +73,7 @@ impl<T: Element> Encoder<'_, T> {
             for tile_channels in tiles(&channels) {
                 self.lines(at, tile_rows.clone(), tile_channels.clone(), &mut tile, TILE);
                 let from_rows = tile_rows.start - rows.start..tile_rows.end - rows.start;
-                let from_channels =
-                    tile_channels.start - channels.start..tile_channels.end - channels.start;
+                let from_channels = tile_channels.start - channels.start..tile_channels.end - channels.start;
                 let (lines, columns) = match direction {
                     Direction::Channels => (from_rows, from_channels),
                     Direction::Rows => (from_channels, from_rows),
@@ -97,14 +89,7 @@ impl<T: Element> Encoder<'_, T> {
     }
 
     /// Encodes a rectangle of a head into lines of the source's direction, `stride` apart.
-    fn lines(
-        &self,
-        at: Head,
-        rows: Range<usize>,
-        channels: Range<usize>,
-        codes: &mut [u8],
-        stride: usize,
-    ) {
+    fn lines(&self, at: Head, rows: Range<usize>, channels: Range<usize>, codes: &mut [u8], stride: usize) {
         let Encoder { source, means, format, .. } = *self;
         match source.direction {
             Direction::Channels => {

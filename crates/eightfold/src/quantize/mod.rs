@@ -46,12 +46,7 @@ impl Quantizer {
     ///
     /// Each scale is the largest magnitude among its values divided by the format's largest value, so
     /// nothing saturates; it is 1 where all values are zero. A value that is not finite is an error.
-    pub fn quantize<T: Element>(
-        &self,
-        values: &[T],
-        dims: Dims,
-        layout: Layout,
-    ) -> Result<Fp8Tensor<'static>> {
+    pub fn quantize<T: Element>(&self, values: &[T], dims: Dims, layout: Layout) -> Result<Fp8Tensor<'static>> {
         if self.granularity == (Granularity::Block { rows: 0 }) {
             return Err(Error::invalid(
                 "granularity",

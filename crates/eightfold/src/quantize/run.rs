@@ -44,26 +44,17 @@ fn largest_magnitude_bits(values: &[f32], shift: Shift) -> u32 {
     let bits = |value: f32| value.to_bits() & 0x7fff_ffff;
     match shift {
         Shift::None => values.iter().fold(0, |largest, value| largest.max(bits(*value))),
-        Shift::Constant(mean) => {
-            values.iter().fold(0, |largest, value| largest.max(bits(value - mean)))
+        Shift::Constant(mean) => values.iter().fold(0, |largest, value| largest.max(bits(value - mean))),
+        Shift::Each(means) => {
+            values.iter().zip(means).fold(0, |largest, (value, mean)| largest.max(bits(value - mean)))
         }
-        Shift::Each(means) => values
-            .iter()
-            .zip(means)
-            .fold(0, |largest, (value, mean)| largest.max(bits(value - mean))),
     }
 }
 
 /// The codes of `(value − shift) / scale`.
 ///
 /// It divides, where a multiplication by the reciprocal would be rounded twice and could overflow.
-pub(super) fn encode<T: Element>(
-    format: Fp8Format,
-    run: &[T],
-    shift: Shift,
-    scale: f32,
-    codes: &mut [u8],
-) {
+pub(super) fn encode<T: Element>(format: Fp8Format, run: &[T], shift: Shift, scale: f32, codes: &mut [u8]) {
     let mut buffer = [0.0; CHUNK];
     let mut scaled = [0.0; CHUNK];
     for (index, (values, codes)) in run.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)).enumerate() {
@@ -81,8 +72,6 @@ fn shift_and_scale(values: &[f32], shift: Shift, scale: f32, scaled: &mut [f32])
         Shift::Constant(mean) => {
             pairs.for_each(|(scaled, value)| *scaled = (value - mean) / scale);
         }
-        Shift::Each(means) => {
-            pairs.zip(means).for_each(|((scaled, value), mean)| *scaled = (value - mean) / scale)
-        }
+        Shift::Each(means) => pairs.zip(means).for_each(|((scaled, value), mean)| *scaled = (value - mean) / scale),
     }
 }

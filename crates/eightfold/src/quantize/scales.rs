@@ -53,20 +53,14 @@ fn scale(format: Fp8Format, largest: f32) -> f32 {
     if largest == 0.0 { 1.0 } else { (largest / format.max()).max(f32::MIN_POSITIVE) }
 }
 
-fn largest_of_rows<T: Element>(
-    source: &Source<T>,
-    means: Option<&[f32]>,
-    at: Head,
-    rows: Range<usize>,
-) -> f32 {
+fn largest_of_rows<T: Element>(source: &Source<T>, means: Option<&[f32]>, at: Head, rows: Range<usize>) -> f32 {
     let dims @ Dims { head_dim, .. } = source.dims;
     // NaN is above all numbers in this order, so it is not lost.
     let larger = |a: f32, b: f32| if b.total_cmp(&a).is_gt() { b } else { a };
     match source.direction {
         Direction::Channels => {
             let shift = shift_of_row(means, dims, at);
-            rows.map(|row| largest_magnitude(source.row(at, row, &(0..head_dim)), shift))
-                .fold(0.0, larger)
+            rows.map(|row| largest_magnitude(source.row(at, row, &(0..head_dim)), shift)).fold(0.0, larger)
         }
         Direction::Rows => (0..head_dim)
             .map(|channel| {

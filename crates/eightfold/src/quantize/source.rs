@@ -56,11 +56,7 @@ impl<'a, T: Element> Source<'a, T> {
         let Dims { batch, heads, len, head_dim } = dims;
         let sizes = [("batch", batch), ("heads", heads), ("len", len), ("head_dim", head_dim)];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(Error::invalid(
-                "dims",
-                format!("{dims} has zero {name}"),
-                "give positive sizes",
-            ));
+            return Err(Error::invalid("dims", format!("{dims} has zero {name}"), "give positive sizes"));
         }
         if values.len() != count {
             return Err(Error::invalid(
@@ -96,10 +92,7 @@ impl<'a, T: Element> Source<'a, T> {
             (!value.is_finite()).then(|| {
                 Error::invalid(
                     "values",
-                    format!(
-                        "{value} at batch {}, head {}, row {row}, channel {channel}",
-                        at.batch, at.head
-                    ),
+                    format!("{value} at batch {}, head {}, row {row}, channel {channel}", at.batch, at.head),
                     "quantise finite values only",
                 )
             })

@@ -11,6 +11,7 @@ mod softmax;
 
 use super::config::Simd;
 use super::isa::{self, Features};
+use super::source::Codes;
 use crate::error::Result;
 pub(super) use pack::Rounding;
 pub(super) use product::Weights;
@@ -29,11 +30,12 @@ pub(super) struct Kernels {
     refine_int: unsafe fn(&mut IntTile),
     values_float: Values<f32>,
     values_int: Values<i32>,
-    pack_queries_int: unsafe fn(&[f32], usize, &[f32], &mut Rounding, &mut [i32]),
-    pack_keys_float: unsafe fn(&[f32], usize, &mut [f32]),
-    pack_keys_int: unsafe fn(&[f32], usize, &[f32], &mut Rounding, &mut [i32]),
-    pack_values_float: unsafe fn(&[f32], usize, &mut [f32], usize),
-    pack_values_int: unsafe fn(&[f32], usize, &[f32], &mut Rounding, &mut [i32], usize),
+    pack_queries_float: unsafe fn(&Codes, usize, &mut [f32]),
+    pack_queries_int: unsafe fn(&Codes, usize, &[f32], &mut Rounding, &mut [i32]),
+    pack_keys_float: unsafe fn(&Codes, usize, &mut [f32]),
+    pack_keys_int: unsafe fn(&Codes, usize, &[f32], &mut Rounding, &mut [i32]),
+    pack_values_float: unsafe fn(&Codes, usize, &mut [f32], usize),
+    pack_values_int: unsafe fn(&Codes, usize, &[f32], &mut Rounding, &mut [i32], usize),
 }
 
 /// A module of entry points: the kernels over `$lanes`, compiled with the given target features, with register
@@ -46,7 +48,7 @@ macro_rules! entry_points {
         #[allow(clippy::undocumented_unsafe_blocks)]
         mod $module {
             use super::product::{self, Float, Pairs, Weights};
-            use super::{FloatTile, IntTile, Kernels, Rounding, pack, softmax};
+            use super::{Codes, FloatTile, IntTile, Kernels, Rounding, pack, softmax};
 
             type L = $lanes;
 
@@ -79,24 +81,28 @@ macro_rules! entry_points {
                 unsafe { product::values::<Pairs<L>, $int_rows, $panels>(p, v, chunk, units, visible, 2, o) }
             }
             $(#[$feature])?
-            unsafe fn pack_queries_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32]) {
-                unsafe { pack::queries_int::<L>(rows, width, factors, rounding, to) }
+            unsafe fn pack_queries_float(codes: &Codes, width: usize, to: &mut [f32]) {
+                unsafe { pack::queries_float::<L>(codes, width, to) }
             }
             $(#[$feature])?
-            unsafe fn pack_keys_float(rows: &[f32], width: usize, to: &mut [f32]) {
-                unsafe { pack::keys_float::<L>(rows, width, to) }
+            unsafe fn pack_queries_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32]) {
+                unsafe { pack::queries_int::<L>(codes, width, factors, rounding, to) }
             }
             $(#[$feature])?
-            unsafe fn pack_keys_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32]) {
-                unsafe { pack::keys_int::<L>(rows, width, factors, rounding, to) }
+            unsafe fn pack_keys_float(codes: &Codes, width: usize, to: &mut [f32]) {
+                unsafe { pack::keys_float::<L>(codes, width, to) }
             }
             $(#[$feature])?
-            unsafe fn pack_values_float(rows: &[f32], width: usize, to: &mut [f32], chunk: usize) {
-                unsafe { pack::values_float::<L>(rows, width, to, chunk) }
+            unsafe fn pack_keys_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32]) {
+                unsafe { pack::keys_int::<L>(codes, width, factors, rounding, to) }
             }
             $(#[$feature])?
-            unsafe fn pack_values_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32], chunk: usize) {
-                unsafe { pack::values_int::<L>(rows, width, factors, rounding, to, chunk) }
+            unsafe fn pack_values_float(codes: &Codes, width: usize, to: &mut [f32], chunk: usize) {
+                unsafe { pack::values_float::<L>(codes, width, to, chunk) }
+            }
+            $(#[$feature])?
+            unsafe fn pack_values_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, to: &mut [i32], chunk: usize) {
+                unsafe { pack::values_int::<L>(codes, width, factors, rounding, to, chunk) }
             }
 
             pub(super) const KERNELS: Kernels = Kernels {
@@ -107,6 +113,7 @@ macro_rules! entry_points {
                 refine_int,
                 values_float,
                 values_int,
+                pack_queries_float,
                 pack_queries_int,
                 pack_keys_float,
                 pack_keys_int,
@@ -184,14 +191,16 @@ safe! {
     values_float(weights: &Weights<f32>, values: &[f32], chunk: usize, units: &[f32], visible: &[usize], output: &mut [f32]);
     /// O = α·O + β·P·V in pairs of i16: see [`product::values`].
     values_int(weights: &Weights<i32>, values: &[i32], chunk: usize, units: &[f32], visible: &[usize], output: &mut [f32]);
+    /// Query rows in f32: see [`pack::queries_float`].
+    pack_queries_float(codes: &Codes, width: usize, packed: &mut [f32]);
     /// Query rows as pairs of i16: see [`pack::queries_int`].
-    pack_queries_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, packed: &mut [i32]);
+    pack_queries_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, packed: &mut [i32]);
     /// Sixteen keys as a panel of f32: see [`pack::keys_float`].
-    pack_keys_float(rows: &[f32], width: usize, panel: &mut [f32]);
+    pack_keys_float(codes: &Codes, width: usize, panel: &mut [f32]);
     /// Sixteen keys as a panel of pairs: see [`pack::keys_int`].
-    pack_keys_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, panel: &mut [i32]);
+    pack_keys_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, panel: &mut [i32]);
     /// Sixteen rows of V as chunks of f32: see [`pack::values_float`].
-    pack_values_float(rows: &[f32], width: usize, chunks: &mut [f32], chunk: usize);
+    pack_values_float(codes: &Codes, width: usize, chunks: &mut [f32], chunk: usize);
     /// Sixteen rows of V as chunks of pairs: see [`pack::values_int`].
-    pack_values_int(rows: &[f32], width: usize, factors: &[f32], rounding: &mut Rounding, chunks: &mut [i32], chunk: usize);
+    pack_values_int(codes: &Codes, width: usize, factors: &[f32], rounding: &mut Rounding, chunks: &mut [i32], chunk: usize);
 }

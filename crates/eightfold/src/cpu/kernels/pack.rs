@@ -1,6 +1,9 @@
-//! Decoded rows into the order, and the numbers, in which the products want them.
+//! Rows of codes into the order, and the numbers, in which the products want them.
 
 use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::source::Codes;
+use crate::problem::MAX_HEAD_DIM;
+use crate::tensor::Fp8Format;
 
 /// What rounding to fixed point did to the channels of some rows, in units of the fixed point.
 #[derive(Debug, Clone, Default)]
@@ -23,43 +26,103 @@ impl Rounding {
     }
 }
 
-/// Rounds `rows` rows of `width` channels to integers after multiplying each channel by its factor, and hands
-/// each row's 16 channels to `consume(row, channel, integers)`; `rounding` grows by what that did.
+/// Decodes rows of `width` channels, multiplies them by their row's factor and by `factors` of their channel, and
+/// hands 16 channels at a time to `consume(state, row, channel, values)`: all rows of 16 channels, then the next
+/// 16. `begin` makes the state of 16 channels, `end` takes it.
 #[inline(always)]
-unsafe fn round_rows<L: Lanes>(
-    rows: &[f32],
+unsafe fn for_values<L: Lanes, S>(
+    codes: &Codes,
+    width: usize,
+    factors: impl Fn(usize) -> L::F,
+    begin: impl Fn(usize) -> S,
+    mut consume: impl FnMut(&mut S, usize, usize, L::F),
+    end: impl Fn(usize, S),
+) {
+    let Codes { bytes, stride, rows, format, factors: row_factors } = *codes;
+    assert!(width.is_multiple_of(LANES) && width <= MAX_HEAD_DIM && rows > 0, "{rows} rows of {width} channels");
+    assert!(bytes.len() >= (rows - 1) * stride + width, "{} codes are too few", bytes.len());
+    assert!(row_factors.is_empty() || row_factors.len() >= rows, "a factor per row is needed");
+    // SAFETY: (rows - 1)·stride + channel + 16 lies within `bytes`, and row < rows within `row_factors`.
+    unsafe {
+        let unit = L::splat(if format == Fp8Format::E4m3 { 256.0 } else { 1.0 });
+        for channel in (0..width).step_by(LANES) {
+            let factor = L::mul(factors(channel), unit);
+            let mut state = begin(channel);
+            let from = bytes.as_ptr().add(channel);
+            macro_rules! decode_rows {
+                ($decode:ident) => {
+                    for row in 0..rows {
+                        let mut value = L::mul(L::$decode(from.add(row * stride)), factor);
+                        if !row_factors.is_empty() {
+                            value = L::mul(value, L::splat(*row_factors.get_unchecked(row)));
+                        }
+                        consume(&mut state, row, channel, value);
+                    }
+                };
+            }
+            match format {
+                Fp8Format::E4m3 => decode_rows!(decode_e4m3),
+                Fp8Format::E5m2 => decode_rows!(decode_e5m2),
+            }
+            end(channel, state);
+        }
+    }
+}
+
+/// [`for_values`] rounded to integers; `rounding` grows by what that did.
+#[inline(always)]
+unsafe fn for_integers<L: Lanes>(
+    codes: &Codes,
     width: usize,
     factors: &[f32],
     rounding: &mut Rounding,
     mut consume: impl FnMut(usize, usize, L::I),
 ) {
-    let count = rows.len() / width;
-    assert!(
-        width.is_multiple_of(LANES) && factors.len() >= width,
-        "a factor per channel is needed"
-    );
     let Rounding { residual, energy, magnitude } = rounding;
-    assert!(residual.len() >= width && energy.len() >= width && magnitude.len() >= width);
+    assert!(factors.len() >= width, "a factor per channel is needed");
+    assert!(
+        residual.len() >= width && energy.len() >= width && magnitude.len() >= width,
+        "sums per channel are needed"
+    );
     let sums = [residual, energy, magnitude].map(|sums| sums.as_mut_ptr());
-    for channel in (0..width).step_by(LANES) {
-        // SAFETY: channel + 16 ≤ width, within rows, factors and sums by the assertions above.
-        unsafe {
-            let factor = L::load(factors.as_ptr().add(channel));
-            let sums = sums.map(|sums| sums.add(channel));
-            let [mut left, mut squares, mut sizes] = sums.map(|sum| L::load(sum));
-            for row in 0..count {
-                let value = L::mul(L::load(rows.as_ptr().add(row * width + channel)), factor);
+    // SAFETY: channel + 16 ≤ width, within factors and sums by the assertions above.
+    unsafe {
+        for_values::<L, [L::F; 3]>(
+            codes,
+            width,
+            |channel| L::load(factors.as_ptr().add(channel)),
+            |channel| sums.map(|sums| L::load(sums.add(channel))),
+            |[residual, energy, magnitude], row, channel, value| {
                 let rounded = L::round_to_int(value);
                 let error = L::sub(value, L::to_float(rounded));
-                left = L::mul_add(error, error, left);
-                squares = L::mul_add(value, value, squares);
-                sizes = L::add(sizes, L::abs(value));
+                *residual = L::mul_add(error, error, *residual);
+                *energy = L::mul_add(value, value, *energy);
+                *magnitude = L::add(*magnitude, L::abs(value));
                 consume(row, channel, rounded);
-            }
-            L::store(sums[0], left);
-            L::store(sums[1], squares);
-            L::store(sums[2], sizes);
-        }
+            },
+            |channel, state| {
+                for (sums, sum) in sums.into_iter().zip(state) {
+                    L::store(sums.add(channel), sum);
+                }
+            },
+        );
+    }
+}
+
+/// Rows of queries in f32, row by row.
+///
+/// # Safety
+///
+/// As for [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn queries_float<L: Lanes>(codes: &Codes, width: usize, packed: &mut [f32]) {
+    assert!(packed.len() >= codes.rows * width, "the packed queries have too little room");
+    let packed = packed.as_mut_ptr();
+    // SAFETY: row·width + channel + 16 ≤ rows·width, which fits `packed`.
+    unsafe {
+        let store = |row: usize, channel: usize, value| L::store(packed.add(row * width + channel), value);
+        let one = |_| L::splat(1.0);
+        for_values::<L, ()>(codes, width, one, |_| (), |_, row, channel, value| store(row, channel, value), |_, _| ());
     }
 }
 
@@ -70,17 +133,17 @@ unsafe fn round_rows<L: Lanes>(
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn queries_int<L: Lanes>(
-    rows: &[f32],
+    codes: &Codes,
     width: usize,
     factors: &[f32],
     rounding: &mut Rounding,
     packed: &mut [i32],
 ) {
-    assert!(packed.len() * 2 >= rows.len(), "the packed queries have too little room");
+    assert!(packed.len() * 2 >= codes.rows * width, "the packed queries have too little room");
     let packed = packed.as_mut_ptr().cast::<i16>();
-    // SAFETY: row·width + channel + 16 ≤ rows.len(), which fits `packed` as i16.
+    // SAFETY: row·width + channel + 16 ≤ rows·width, which fits `packed` as i16.
     unsafe {
-        round_rows::<L>(rows, width, factors, rounding, |row, channel, integers| {
+        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
             L::store_narrow(packed.add(row * width + channel), integers);
         });
     }
@@ -92,19 +155,26 @@ pub(super) unsafe fn queries_int<L: Lanes>(
 ///
 /// As for [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn keys_float<L: Lanes>(rows: &[f32], width: usize, panel: &mut [f32]) {
-    assert!(
-        width.is_multiple_of(LANES) && rows.len() == LANES * width && panel.len() == LANES * width
-    );
-    for channel in (0..width).step_by(8) {
-        for row in [0, 8] {
-            // SAFETY: both blocks of 8×8 lie within the 16·width elements asserted above.
-            unsafe {
-                let from = rows.as_ptr().add(row * width + channel).cast();
-                let to = panel.as_mut_ptr().add(channel * LANES + row).cast();
-                L::transpose_8x8(from, width, to, LANES);
-            }
-        }
+pub(super) unsafe fn keys_float<L: Lanes>(codes: &Codes, width: usize, panel: &mut [f32]) {
+    assert!(codes.rows == LANES && panel.len() == LANES * width, "a panel is 16 keys");
+    let mut block = [0f32; LANES * LANES];
+    let block = block.as_mut_ptr();
+    let panel = panel.as_mut_ptr();
+    // SAFETY: `block` holds 16 rows of 16; the four blocks of 8×8 lie within it and within the panel.
+    unsafe {
+        for_values::<L, ()>(
+            codes,
+            width,
+            |_| L::splat(1.0),
+            |_| (),
+            |_, row, _, value| L::store(block.add(row * LANES), value),
+            |channel, _| {
+                for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
+                    let to = panel.add((channel + column) * LANES + row);
+                    L::transpose_8x8(block.add(row * LANES + column).cast(), LANES, to.cast(), LANES);
+                }
+            },
+        );
     }
 }
 
@@ -115,29 +185,28 @@ pub(super) unsafe fn keys_float<L: Lanes>(rows: &[f32], width: usize, panel: &mu
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn keys_int<L: Lanes>(
-    rows: &[f32],
+    codes: &Codes,
     width: usize,
     factors: &[f32],
     rounding: &mut Rounding,
     panel: &mut [i32],
 ) {
-    const WIDEST: usize = crate::problem::MAX_HEAD_DIM;
-    assert!(width <= WIDEST && rows.len() == LANES * width && panel.len() == LANES * width / 2);
-    let mut narrow = [0i16; LANES * WIDEST];
+    assert!(codes.rows == LANES && panel.len() == LANES * width / 2, "a panel is 16 keys");
+    let mut narrow = [0i16; LANES * LANES];
     let narrow = narrow.as_mut_ptr();
-    // SAFETY: row·width + channel + 16 ≤ 16·width, within `narrow`; the blocks of 8×8 words lie within the
-    // 16·width/2 words of `narrow` and `panel`.
+    let panel = panel.as_mut_ptr();
+    // SAFETY: `narrow` holds 16 rows of 16, that is of 8 words; the two blocks of 8×8 words lie within it and
+    // within the panel. The last of the 16 rows comes last, so by then the block is whole.
     unsafe {
-        round_rows::<L>(rows, width, factors, rounding, |row, channel, integers| {
-            L::store_narrow(narrow.add(row * width + channel), integers);
-        });
-        for pair in (0..width / 2).step_by(8) {
-            for row in [0, 8] {
-                let from = narrow.add(row * width).cast::<u32>().add(pair);
-                let to = panel.as_mut_ptr().add(pair * LANES + row).cast();
-                L::transpose_8x8(from, width / 2, to, LANES);
+        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
+            L::store_narrow(narrow.add(row * LANES), integers);
+            if row == LANES - 1 {
+                for row in [0, 8] {
+                    let to = panel.add(channel / 2 * LANES + row);
+                    L::transpose_8x8(narrow.add(row * LANES).cast(), LANES / 2, to.cast(), LANES);
+                }
             }
-        }
+        });
     }
 }
 
@@ -147,28 +216,16 @@ pub(super) unsafe fn keys_int<L: Lanes>(
 ///
 /// As for [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn values_float<L: Lanes>(
-    rows: &[f32],
-    width: usize,
-    chunks: &mut [f32],
-    chunk_words: usize,
-) {
-    assert!(rows.len() == LANES * width && width.is_multiple_of(LANES));
-    assert!(
-        chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES,
-        "the chunks have too little room"
-    );
-    for channel in (0..width).step_by(LANES) {
-        for row in 0..LANES {
-            // SAFETY: within the lengths asserted above.
-            unsafe {
-                let value = L::load(rows.as_ptr().add(row * width + channel));
-                L::store(
-                    chunks.as_mut_ptr().add(channel / LANES * chunk_words + row * LANES),
-                    value,
-                );
-            }
-        }
+pub(super) unsafe fn values_float<L: Lanes>(codes: &Codes, width: usize, chunks: &mut [f32], chunk_words: usize) {
+    assert!(codes.rows == LANES, "a panel is 16 keys");
+    assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES, "the chunks have too little room");
+    let chunks = chunks.as_mut_ptr();
+    // SAFETY: within the length asserted above.
+    unsafe {
+        let to = |row: usize, channel: usize| chunks.add(channel / LANES * chunk_words + row * LANES);
+        let one = |_| L::splat(1.0);
+        let store = |_: &mut (), row, channel, value| L::store(to(row, channel), value);
+        for_values::<L, ()>(codes, width, one, |_| (), store, |_, _| ());
     }
 }
 
@@ -179,28 +236,24 @@ pub(super) unsafe fn values_float<L: Lanes>(
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn values_int<L: Lanes>(
-    rows: &[f32],
+    codes: &Codes,
     width: usize,
     factors: &[f32],
     rounding: &mut Rounding,
     chunks: &mut [i32],
     chunk_words: usize,
 ) {
-    assert!(rows.len() == LANES * width);
-    assert!(
-        chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES / 2,
-        "the chunks have too little room"
-    );
+    assert!(codes.rows == LANES, "a panel is 16 keys");
+    assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES / 2, "the chunks have too little room");
     let chunks = chunks.as_mut_ptr();
-    // SAFETY: within the lengths asserted above.
+    // SAFETY: within the length asserted above.
     unsafe {
         let mut even = L::splat_int(0);
-        round_rows::<L>(rows, width, factors, rounding, |row, channel, integers| {
+        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
             if row % 2 == 0 {
                 even = integers;
             } else {
-                let to = chunks.add(channel / LANES * chunk_words + row / 2 * LANES);
-                L::store_int(to, L::pair(even, integers));
+                L::store_int(chunks.add(channel / LANES * chunk_words + row / 2 * LANES), L::pair(even, integers));
             }
         });
     }

@@ -115,9 +115,8 @@ unsafe fn product<A: Arithmetic, const ROWS: usize, const PANELS: usize>(
     unsafe {
         let mut sums = [[A::zero(); PANELS]; ROWS];
         for step in 0..depth {
-            let panels: [A::Sum; PANELS] = std::array::from_fn(|panel| {
-                A::load(right.add(panel * right_stride + step * LANES))
-            });
+            let panels: [A::Sum; PANELS] =
+                std::array::from_fn(|panel| A::load(right.add(panel * right_stride + step * LANES)));
             for (row, sums) in sums.iter_mut().enumerate() {
                 let word = A::broadcast(*left.add(row * left_stride + step));
                 for (sum, panel) in sums.iter_mut().zip(panels) {
@@ -175,16 +174,8 @@ pub(super) unsafe fn scores<A: Arithmetic, const ROWS: usize, const PANELS: usiz
     const { assert!(PANELS == 1 || PANELS == 2, "what is left of the panels must be one") };
     let rows = visible.len();
     let panels = visible.last().map_or(0, |keys| keys.div_ceil(LANES));
-    assert!(
-        queries.len() >= rows * depth,
-        "queries hold {} words, {rows} rows of {depth} are needed",
-        queries.len()
-    );
-    assert!(
-        keys.len() >= panels * depth * LANES,
-        "keys hold {} words, too few for {panels} panels",
-        keys.len()
-    );
+    assert!(queries.len() >= rows * depth, "queries hold {} words, {rows} rows of {depth} are needed", queries.len());
+    assert!(keys.len() >= panels * depth * LANES, "keys hold {} words, too few for {panels} panels", keys.len());
     assert!(stride >= panels * LANES && scores.len() >= rows * stride, "scores are too small");
 
     #[inline(always)]
@@ -279,15 +270,9 @@ pub(super) unsafe fn values<A: Arithmetic, const ROWS: usize, const CHUNKS: usiz
     let stride = weights.stride;
     let deepest = visible.last().map_or(0, |keys| keys.div_ceil(keys_per_word));
     assert!(width.is_multiple_of(LANES) && output.len() >= rows * width, "the output is too small");
-    assert!(
-        weights.alpha.len() >= rows && weights.beta.len() >= rows,
-        "a factor per row is needed"
-    );
+    assert!(weights.alpha.len() >= rows && weights.beta.len() >= rows, "a factor per row is needed");
     assert!(stride >= deepest && weights.words.len() >= rows * stride, "the weights are too few");
-    assert!(
-        chunk_words >= deepest * LANES && values.len() >= chunks * chunk_words,
-        "the values are too few"
-    );
+    assert!(chunk_words >= deepest * LANES && values.len() >= chunks * chunk_words, "the values are too few");
 
     struct Block<'a, A: Arithmetic> {
         values: *const A::Word,
@@ -308,8 +293,7 @@ pub(super) unsafe fn values<A: Arithmetic, const ROWS: usize, const CHUNKS: usiz
         // SAFETY: the caller's pointers reach `ROWS` rows from `row` and `CHUNKS` chunks.
         unsafe {
             let words = weights.words.as_ptr().add(row * weights.stride);
-            let sums =
-                product::<A, ROWS, CHUNKS>(words, weights.stride, values, chunk_words, depth);
+            let sums = product::<A, ROWS, CHUNKS>(words, weights.stride, values, chunk_words, depth);
             for (offset, sums) in sums.into_iter().enumerate() {
                 let alpha = A::L::splat(*weights.alpha.get_unchecked(row + offset));
                 let beta = *weights.beta.get_unchecked(row + offset);

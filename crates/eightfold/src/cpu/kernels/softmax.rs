@@ -99,10 +99,7 @@ fn group_panels(visible: &[usize], row: usize, rows_per_group: usize) -> usize {
 pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
     let rows = tile.visible.len();
     let widest = tile.visible.last().map_or(0, |keys| keys.div_ceil(LANES)) * LANES;
-    assert!(
-        tile.stride >= widest && tile.scores.len() >= rows * tile.stride,
-        "the scores are too few"
-    );
+    assert!(tile.stride >= widest && tile.scores.len() >= rows * tile.stride, "the scores are too few");
     assert!(tile.states.len() >= rows && tile.alpha.len() >= rows, "a state per row is needed");
     for row in 0..rows {
         let keys = tile.visible[row];
@@ -235,8 +232,7 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
         let keys = tile.visible[row];
         let unit = tile.units[row];
         let scores = tile.scores[row * tile.stride..][..keys.next_multiple_of(LANES)].as_ptr();
-        let weights =
-            tile.weights[row * tile.stride / 2..][..keys.next_multiple_of(LANES) / 2].as_mut_ptr();
+        let weights = tile.weights[row * tile.stride / 2..][..keys.next_multiple_of(LANES) / 2].as_mut_ptr();
         let weights = weights.cast::<i16>();
         // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores and weights, checked above.
         unsafe {
@@ -266,10 +262,7 @@ unsafe fn row_max<L: Lanes>(scores: *const i32, keys: usize) -> i32 {
             max = L::max_int(max, L::load_int(scores.add(panel * LANES)));
         }
         if rest > 0 {
-            max = L::max_int(
-                max,
-                L::first_or_int(L::load_int(scores.add(full * LANES)), rest, lowest),
-            );
+            max = L::max_int(max, L::first_or_int(L::load_int(scores.add(full * LANES)), rest, lowest));
         }
         L::reduce_max_int(max)
     }

@@ -26,6 +26,33 @@ unsafe fn first(count: usize) -> Two<__m256i> {
     }
 }
 
+/// 16 E4M3 codes as f16 of the same exponent and mantissa bits: their values times 2^-8.
+#[inline(always)]
+pub(super) unsafe fn e4m3_as_f16(codes: *const u8) -> __m256i {
+    // SAFETY: inlined into a function with AVX2, and 16 codes are readable, as the contract of `Lanes` demands.
+    unsafe {
+        let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(codes.cast()));
+        // The sign's copy in bit 15 stays; its original lands in the exponent and goes.
+        _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(0xbfff_u16 as i16))
+    }
+}
+
+/// 16 E5M2 codes as f16, of which they are the upper halves.
+#[inline(always)]
+pub(super) unsafe fn e5m2_as_f16(codes: *const u8) -> __m256i {
+    // SAFETY: inlined into a function with AVX2, and 16 codes are readable, as the contract of `Lanes` demands.
+    unsafe { _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(codes.cast()))) }
+}
+
+/// 16 f16 as f32.
+#[inline(always)]
+unsafe fn widen(halves: __m256i) -> Two<__m256> {
+    // SAFETY: inlined into a function with AVX2 and F16C, as the contract of `Lanes` demands.
+    unsafe {
+        Two(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves)))
+    }
+}
+
 /// Applies an intrinsic to both registers.
 macro_rules! both {
     ($intrinsic:ident, $($operand:expr),+) => {
@@ -106,6 +133,15 @@ impl Lanes for Avx2 {
         let mask = unsafe { first(count) };
         let mask = both!(_mm256_castsi256_ps, mask);
         both!(_mm256_blendv_ps, other, a, mask)
+    }
+
+    #[inline(always)]
+    unsafe fn decode_e4m3(codes: *const u8) -> Self::F {
+        unsafe { widen(e4m3_as_f16(codes)) }
+    }
+    #[inline(always)]
+    unsafe fn decode_e5m2(codes: *const u8) -> Self::F {
+        unsafe { widen(e5m2_as_f16(codes)) }
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Sixteen lanes in one AVX-512 register.
 
-use super::{Lanes, avx2::Avx2};
+use super::Lanes;
+use super::avx2::{Avx2, e4m3_as_f16, e5m2_as_f16};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -85,6 +86,15 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn decode_e4m3(codes: *const u8) -> Self::F {
+        unsafe { _mm512_cvtph_ps(e4m3_as_f16(codes)) }
+    }
+    #[inline(always)]
+    unsafe fn decode_e5m2(codes: *const u8) -> Self::F {
+        unsafe { _mm512_cvtph_ps(e5m2_as_f16(codes)) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_int(value: i32) -> Self::I {
         unsafe { _mm512_set1_epi32(value) }
     }
@@ -134,11 +144,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     }
     #[inline(always)]
     unsafe fn dot_pairs(sum: Self::I, a: Self::I, b: Self::I) -> Self::I {
-        if VNNI {
-            unsafe { dpwssd(sum, a, b) }
-        } else {
-            unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
-        }
+        if VNNI { unsafe { dpwssd(sum, a, b) } } else { unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) } }
     }
 
     #[inline(always)]

@@ -42,6 +42,11 @@ pub(super) trait Lanes: Copy {
     /// The first `count` lanes (at most 16) of `a`, the others of `other`.
     unsafe fn first_or(a: Self::F, count: usize, other: Self::F) -> Self::F;
 
+    /// The values of 16 finite E4M3 codes, times 2^-8.
+    unsafe fn decode_e4m3(codes: *const u8) -> Self::F;
+    /// The values of 16 finite E5M2 codes.
+    unsafe fn decode_e5m2(codes: *const u8) -> Self::F;
+
     unsafe fn splat_int(value: i32) -> Self::I;
     unsafe fn load_int(from: *const i32) -> Self::I;
     unsafe fn store_int(to: *mut i32, a: Self::I);
@@ -77,10 +82,8 @@ pub(super) trait Lanes: Copy {
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn exp2<L: Lanes, const DEGREE: usize>(a: L::F) -> L::F {
-    const DEGREE_5: [f32; 6] =
-        [1.339_528e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
-    const DEGREE_4: [f32; 5] =
-        [9.676_0e-3, 5.582_631_8e-2, 2.402_210_7e-1, 6.931_367_5e-1, 1.000_000_1];
+    const DEGREE_5: [f32; 6] = [1.339_528e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1, 1.0];
+    const DEGREE_4: [f32; 5] = [9.676_0e-3, 5.582_631_8e-2, 2.402_210_7e-1, 6.931_367_5e-1, 1.000_000_1];
     let coefficients: &[f32] = if DEGREE == 5 { &DEGREE_5 } else { &DEGREE_4 };
     // SAFETY: the caller upholds the contract of `Lanes`.
     unsafe {

@@ -19,6 +19,17 @@ fn zip<T: Copy, U>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> U) -> [U; L
     std::array::from_fn(|lane| f(a[lane], b[lane]))
 }
 
+/// Codes shifted into the bits of an f32 and multiplied by what the exponents' biases differ by.
+#[inline(always)]
+unsafe fn decode(codes: *const u8, shift: u32, rebias: f32) -> [f32; LANES] {
+    // SAFETY: the caller promises 16 readable codes.
+    let codes = unsafe { codes.cast::<[u8; LANES]>().read() };
+    map(codes, |code| {
+        let code = u32::from(code);
+        f32::from_bits((code & 0x7f) << shift | (code & 0x80) << 24) * rebias
+    })
+}
+
 // SAFETY of every method: no instruction set is assumed; the pointers are the caller's promise.
 impl Lanes for Portable {
     type F = [f32; LANES];
@@ -75,6 +86,19 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn first_or(a: Self::F, count: usize, other: Self::F) -> Self::F {
         std::array::from_fn(|lane| if lane < count { a[lane] } else { other[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn decode_e4m3(codes: *const u8) -> Self::F {
+        // The code's exponent and mantissa in the places of an f32's, which has 120 more of bias.
+        // SAFETY: the caller promises 16 readable codes.
+        unsafe { decode(codes, 20, 2f32.powi(120 - 8)) }
+    }
+    #[inline(always)]
+    unsafe fn decode_e5m2(codes: *const u8) -> Self::F {
+        // As above, with 112 more of bias.
+        // SAFETY: the caller promises 16 readable codes.
+        unsafe { decode(codes, 21, 2f32.powi(112)) }
     }
 
     #[inline(always)]
@@ -147,9 +171,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn scale_by(a: Self::F, power: Self::Power) -> Self::F {
-        std::array::from_fn(|lane| {
-            f32::from_bits(a[lane].to_bits().wrapping_add(power[lane] as u32))
-        })
+        std::array::from_fn(|lane| f32::from_bits(a[lane].to_bits().wrapping_add(power[lane] as u32)))
     }
 
     #[inline(always)]
