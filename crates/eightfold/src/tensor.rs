@@ -278,7 +278,7 @@ impl<'a> Fp8Tensor<'a> {
                 "give one scale for each unit of the granularity",
             ));
         }
-        if let Some(index) = codes.iter().position(|&code| format.is_non_finite(code)) {
+        if let Some(index) = first_non_finite(format, &codes) {
             return Err(Error::invalid(
                 "codes",
                 format!(
@@ -371,4 +371,14 @@ impl<'a> Fp8Tensor<'a> {
         }
         values
     }
+}
+
+/// Where the first code lies that stands for NaN or an infinity.
+fn first_non_finite(format: Fp8Format, codes: &[u8]) -> Option<usize> {
+    // A block is looked at as a whole, without leaving it early, because that can be vectorised.
+    const BLOCK: usize = 1024;
+    let is_suspect =
+        |block: &[u8]| block.iter().fold(false, |any, &code| any | format.is_non_finite(code));
+    let block = codes.chunks(BLOCK).position(is_suspect)? * BLOCK;
+    codes[block..].iter().position(|&code| format.is_non_finite(code)).map(|index| block + index)
 }
