@@ -2,6 +2,7 @@
 
 use super::scalar::Constants;
 use crate::tensor::Fp8Format;
+use half::f16;
 use std::arch::x86_64::*;
 
 /// Whether this CPU can run what is in this file.
@@ -30,6 +31,23 @@ pub(super) fn decode(format: Fp8Format, codes: &[u8], values: &mut [f32]) {
     match format {
         Fp8Format::E4m3 => decode_with::<E4M3>(codes, values),
         Fp8Format::E5m2 => decode_with::<E5M2>(codes, values),
+    }
+}
+
+/// Widens as many halves as there are in both slices.
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn widen_f16(values: &[f16], wide: &mut [f32]) {
+    let len = values.len().min(wide.len());
+    let (values, values_tail) = values[..len].as_chunks::<8>();
+    let (wide, wide_tail) = wide[..len].as_chunks_mut::<8>();
+    for (values, wide) in values.iter().zip(wide) {
+        // SAFETY: `values` holds exactly the eight halves that are loaded; no alignment is needed.
+        let halves = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
+        // SAFETY: `wide` holds exactly the eight floats that are stored; no alignment is needed.
+        unsafe { _mm256_storeu_ps(wide.as_mut_ptr(), _mm256_cvtph_ps(halves)) }
+    }
+    for (wide, value) in wide_tail.iter_mut().zip(values_tail) {
+        *wide = value.to_f32();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The number types that FP8 is made from.
 
-use half::slice::HalfFloatSliceExt;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use half::{bf16, f16};
 
 /// A number type that can be quantised: `f32`, `half::f16`, `half::bf16`.
@@ -38,8 +39,20 @@ impl Element for f16 {
 
     fn widen<'a>(values: &'a [f16], buffer: &'a mut [f32]) -> &'a [f32] {
         let buffer = &mut buffer[..values.len()];
-        values.convert_to_f32_slice(buffer);
+        widen_f16(values, buffer);
         buffer
+    }
+}
+
+fn widen_f16(values: &[f16], wide: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::available() {
+        // SAFETY: the CPU has AVX2 and F16C, as was just checked.
+        unsafe { avx2::widen_f16(values, wide) };
+        return;
+    }
+    for (wide, value) in wide.iter_mut().zip(values) {
+        *wide = value.to_f32();
     }
 }
 

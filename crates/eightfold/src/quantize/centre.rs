@@ -1,6 +1,6 @@
 //! The mean of every channel over the rows of its head.
 
-use super::run::Shift;
+use super::run::{CHUNK, Shift};
 use super::source::{Direction, Head, Source};
 use crate::error::Result;
 use crate::fp8::Element;
@@ -27,18 +27,25 @@ pub(super) fn means<T: Element>(source: &Source<T>) -> Result<Vec<f32>> {
 fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
     let Dims { len, head_dim, .. } = source.dims;
     let mut sums = vec![0.0; head_dim];
+    let mut buffer = [0.0; CHUNK];
     match source.direction {
         Direction::Channels => {
             for row in 0..len {
-                for (sum, value) in sums.iter_mut().zip(source.row(at, row, &(0..head_dim))) {
-                    *sum += f64::from(value.to_f32());
+                let values = source.row(at, row, &(0..head_dim));
+                for (sums, values) in sums.chunks_mut(CHUNK).zip(values.chunks(CHUNK)) {
+                    for (sum, value) in sums.iter_mut().zip(T::widen(values, &mut buffer)) {
+                        *sum += f64::from(*value);
+                    }
                 }
             }
         }
         Direction::Rows => {
             for (channel, sum) in sums.iter_mut().enumerate() {
-                let values = source.channel(at, channel, &(0..len));
-                *sum = values.iter().map(|value| f64::from(value.to_f32())).sum();
+                for values in source.channel(at, channel, &(0..len)).chunks(CHUNK) {
+                    for value in T::widen(values, &mut buffer) {
+                        *sum += f64::from(*value);
+                    }
+                }
             }
         }
     }

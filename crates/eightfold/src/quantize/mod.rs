@@ -5,6 +5,7 @@ mod codes;
 mod run;
 mod scales;
 mod source;
+mod transpose;
 
 pub use crate::fp8::Element;
 
@@ -61,12 +62,11 @@ impl Quantizer {
         }
         let source = Source::new(values, dims, layout)?;
         let means = self.centered.then(|| centre::means(&source)).transpose()?;
-        let means = means.as_deref();
-        let scales = scales::find(&source, means, self.format, self.granularity)?;
-        let codes = codes::encode(&source, means, &scales, self.format, self.layout);
+        let scales = scales::find(&source, means.as_deref(), self.format, self.granularity)?;
+        let codes = codes::encode(&source, means.as_deref(), &scales, self.format, self.layout);
         let tensor = Fp8Tensor::new(dims, self.layout, self.format, codes, scales)?;
         match means {
-            Some(means) => tensor.with_means(means.to_vec()),
+            Some(means) => tensor.with_means(means),
             None => Ok(tensor),
         }
     }
