@@ -316,3 +316,15 @@ fn a_block_larger_than_the_head_is_the_head() {
         assert_eq!(blocks.codes(), heads.codes());
     }
 }
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let dims = Dims { batch: 1, heads: 3, len: 700, head_dim: 40 };
+    let values = numbers(dims.count(), 10);
+    let quantizer = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::Bhds).centered();
+    let with_threads = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| quantizer.quantize(&values, dims, Layout::Bshd).unwrap())
+    };
+    assert_eq!(with_threads(1), with_threads(5));
+}

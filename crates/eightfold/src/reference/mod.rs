@@ -1,11 +1,13 @@
 //! The float64 oracle.
 
+mod arithmetic;
 mod rows;
 
 use crate::error::{Error, Result};
 use crate::problem::{Problem, Shape};
+use arithmetic::Arithmetic;
 use rayon::prelude::*;
-use rows::{Arithmetic, LANES, ROWS, Rows};
+use rows::{LANES, ROWS, Rows};
 
 /// Attention in float64, with the log-sum-exp.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,7 +70,7 @@ fn attention_with(
             scale: f64::from(problem.softmax_scale()),
             head_dim,
         };
-        rows.attend(arithmetic, weights, values, lse);
+        arithmetic.attend(&rows, weights, values, lse);
     });
     Ok(Reference { values, lse })
 }

@@ -6,32 +6,6 @@ pub(super) const ROWS: usize = 4;
 /// Keys, or channels, side by side in the inner loops; it divides every head dimension.
 pub(super) const LANES: usize = 8;
 
-/// The instructions that the inner loops are compiled to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arithmetic {
-    /// Those that every CPU of this architecture has.
-    Plain,
-    /// AVX2 with fused multiply-adds.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-}
-
-/// The proof that this CPU has AVX2 and FMA: only [`Arithmetic::detect`] makes one.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx2(());
-
-impl Arithmetic {
-    /// The best that this machine has.
-    pub(super) fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Arithmetic::Avx2(Avx2(()));
-        }
-        Arithmetic::Plain
-    }
-}
-
 /// Up to `ROWS` query rows of one head, and all that they attend to.
 pub(super) struct Rows<'a> {
     /// `[row][channel]`.
@@ -49,29 +23,8 @@ pub(super) struct Rows<'a> {
 
 impl Rows<'_> {
     /// Writes the rows' output and log-sum-exp; `weights` is room that is kept from call to call.
-    pub(super) fn attend(
-        &self,
-        arithmetic: Arithmetic,
-        weights: &mut Vec<f64>,
-        output: &mut [f64],
-        lse: &mut [f64],
-    ) {
-        match arithmetic {
-            Arithmetic::Plain => self.attend_with::<false>(weights, output, lse),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Avx2` exists only where the CPU was seen to have AVX2 and FMA.
-            Arithmetic::Avx2(_) => unsafe { self.attend_avx2(weights, output, lse) },
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    fn attend_avx2(&self, weights: &mut Vec<f64>, output: &mut [f64], lse: &mut [f64]) {
-        self.attend_with::<true>(weights, output, lse);
-    }
-
     #[inline(always)]
-    fn attend_with<const FUSED: bool>(
+    pub(super) fn attend<const FUSED: bool>(
         &self,
         weights: &mut Vec<f64>,
         output: &mut [f64],
