@@ -284,7 +284,9 @@ fn centring_that_overflows_is_an_error() {
     let dims = Dims { batch: 1, heads: 1, len: 3, head_dim: 1 };
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let error = quantizer.quantize(&[3e38f32, 3e38, -3e38], dims, Layout::Bhsd).unwrap_err();
-    assert!(error.to_string().contains("overflows f32"), "{error}");
+    let error = error.to_string();
+    assert!(error.contains(" at batch 0, head 0, row 2, channel 0 minus"), "{error}");
+    assert!(error.contains("overflows f32; scale the values down"), "{error}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) fn means<T: Element>(source: &Source<T>) -> Result<Vec<f32>> {
     // f32 values cannot overflow a sum in f64: a mean is finite if and only if every value is.
     match means.iter().all(|mean| mean.is_finite()) {
         true => Ok(means),
-        false => Err(source.non_finite_error().expect("some value is not finite")),
+        false => Err(source.non_finite_error(None).expect("some value is not finite")),
     }
 }
 
