@@ -26,87 +26,238 @@ impl Rounding {
     }
 }
 
-/// Decodes rows of `width` channels, multiplies them by their row's factor and by `factors` of their channel, and
-/// hands 16 channels at a time to `consume(state, row, channel, values)`: all rows of 16 channels, then the next
-/// 16. `begin` makes the state of 16 channels, `end` takes it.
+/// What becomes of decoded values: 16 channels of every row, then the next 16 channels.
+///
+/// A trait and not closures, because every method must be inlined into the function that enables the
+/// instruction set, and a closure cannot be told to be.
+///
+/// # Safety
+///
+/// As for [`Lanes`].
+trait Sink<L: Lanes> {
+    /// What the 16 channels from `channel` on are multiplied by.
+    unsafe fn begin(&mut self, channel: usize) -> L::F;
+    /// Takes 16 channels of a row.
+    unsafe fn take(&mut self, row: usize, channel: usize, values: L::F);
+    /// All rows of the 16 channels were taken.
+    unsafe fn end(&mut self, channel: usize);
+}
+
+/// Decodes rows of `width` channels, multiplied by their row's and their channel's factors, into a sink.
 #[inline(always)]
-unsafe fn for_values<L: Lanes, S>(
-    codes: &Codes,
-    width: usize,
-    factors: impl Fn(usize) -> L::F,
-    begin: impl Fn(usize) -> S,
-    mut consume: impl FnMut(&mut S, usize, usize, L::F),
-    end: impl Fn(usize, S),
-) {
-    let Codes { bytes, stride, rows, format, factors: row_factors } = *codes;
+unsafe fn decode<L: Lanes>(codes: &Codes, width: usize, sink: &mut impl Sink<L>) {
+    let Codes { bytes, stride, rows, format, factors } = *codes;
     assert!(width.is_multiple_of(LANES) && width <= MAX_HEAD_DIM && rows > 0, "{rows} rows of {width} channels");
     assert!(bytes.len() >= (rows - 1) * stride + width, "{} codes are too few", bytes.len());
-    assert!(row_factors.is_empty() || row_factors.len() >= rows, "a factor per row is needed");
-    // SAFETY: (rows - 1)·stride + channel + 16 lies within `bytes`, and row < rows within `row_factors`.
+    assert!(factors.is_empty() || factors.len() >= rows, "a factor per row is needed");
+    // SAFETY: (rows - 1)·stride + channel + 16 lies within `bytes`, and row < rows within `factors`.
     unsafe {
-        let unit = L::splat(if format == Fp8Format::E4m3 { 256.0 } else { 1.0 });
         for channel in (0..width).step_by(LANES) {
-            let factor = L::mul(factors(channel), unit);
-            let mut state = begin(channel);
+            let factor = sink.begin(channel);
             let from = bytes.as_ptr().add(channel);
             macro_rules! decode_rows {
-                ($decode:ident) => {
+                ($decode:ident, $unit:literal) => {
+                    let factor = L::mul(factor, L::splat($unit));
                     for row in 0..rows {
-                        let mut value = L::mul(L::$decode(from.add(row * stride)), factor);
-                        if !row_factors.is_empty() {
-                            value = L::mul(value, L::splat(*row_factors.get_unchecked(row)));
+                        let mut values = L::mul(L::$decode(from.add(row * stride)), factor);
+                        if !factors.is_empty() {
+                            values = L::mul(values, L::splat(*factors.get_unchecked(row)));
                         }
-                        consume(&mut state, row, channel, value);
+                        sink.take(row, channel, values);
                     }
                 };
             }
             match format {
-                Fp8Format::E4m3 => decode_rows!(decode_e4m3),
-                Fp8Format::E5m2 => decode_rows!(decode_e5m2),
+                Fp8Format::E4m3 => {
+                    decode_rows!(decode_e4m3, 256.0);
+                }
+                Fp8Format::E5m2 => {
+                    decode_rows!(decode_e5m2, 1.0);
+                }
             }
-            end(channel, state);
+            sink.end(channel);
         }
     }
 }
 
-/// [`for_values`] rounded to integers; `rounding` grows by what that did.
-#[inline(always)]
-unsafe fn for_integers<L: Lanes>(
-    codes: &Codes,
-    width: usize,
-    factors: &[f32],
-    rounding: &mut Rounding,
-    mut consume: impl FnMut(usize, usize, L::I),
-) {
-    let Rounding { residual, energy, magnitude } = rounding;
-    assert!(factors.len() >= width, "a factor per channel is needed");
-    assert!(
-        residual.len() >= width && energy.len() >= width && magnitude.len() >= width,
-        "sums per channel are needed"
-    );
-    let sums = [residual, energy, magnitude].map(|sums| sums.as_mut_ptr());
-    // SAFETY: channel + 16 ≤ width, within factors and sums by the assertions above.
-    unsafe {
-        for_values::<L, [L::F; 3]>(
-            codes,
-            width,
-            |channel| L::load(factors.as_ptr().add(channel)),
-            |channel| sums.map(|sums| L::load(sums.add(channel))),
-            |[residual, energy, magnitude], row, channel, value| {
-                let rounded = L::round_to_int(value);
-                let error = L::sub(value, L::to_float(rounded));
-                *residual = L::mul_add(error, error, *residual);
-                *energy = L::mul_add(value, value, *energy);
-                *magnitude = L::add(*magnitude, L::abs(value));
-                consume(row, channel, rounded);
-            },
-            |channel, state| {
-                for (sums, sum) in sums.into_iter().zip(state) {
-                    L::store(sums.add(channel), sum);
-                }
-            },
-        );
+/// A sink of integers, 16 channels of a row at a time.
+///
+/// # Safety
+///
+/// As for [`Lanes`].
+trait IntegerSink<L: Lanes> {
+    unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I);
+    unsafe fn end(&mut self, channel: usize);
+}
+
+/// Rounds to integers after multiplying each channel by its factor, and keeps account of what that did.
+struct Rounded<'a, L: Lanes, S> {
+    factors: &'a [f32],
+    rounding: &'a mut Rounding,
+    sums: [L::F; 3],
+    sink: S,
+}
+
+impl<'a, L: Lanes, S: IntegerSink<L>> Rounded<'a, L, S> {
+    #[inline(always)]
+    unsafe fn new(width: usize, factors: &'a [f32], rounding: &'a mut Rounding, sink: S) -> Self {
+        let Rounding { residual, energy, magnitude } = &*rounding;
+        assert!(factors.len() >= width, "a factor per channel is needed");
+        assert!(residual.len() >= width && energy.len() >= width && magnitude.len() >= width, "sums are needed");
+        // SAFETY: the caller upholds the contract of `Lanes`.
+        let sums = unsafe { [L::splat(0.0); 3] };
+        Rounded { factors, rounding, sums, sink }
     }
+
+    fn sums(&mut self, channel: usize) -> [*mut f32; 3] {
+        let Rounding { residual, energy, magnitude } = &mut *self.rounding;
+        [residual, energy, magnitude].map(|sums| sums[channel..channel + LANES].as_mut_ptr())
+    }
+}
+
+// SAFETY of every block: factors and sums hold at least `channel` + 16 elements, as `new` asserted.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes, S: IntegerSink<L>> Sink<L> for Rounded<'_, L, S> {
+    #[inline(always)]
+    unsafe fn begin(&mut self, channel: usize) -> L::F {
+        unsafe {
+            let [residual, energy, magnitude] = self.sums(channel);
+            self.sums = [L::load(residual), L::load(energy), L::load(magnitude)];
+            L::load(self.factors[channel..channel + LANES].as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, channel: usize, values: L::F) {
+        unsafe {
+            let [residual, energy, magnitude] = &mut self.sums;
+            let integers = L::round_to_int(values);
+            let error = L::sub(values, L::to_float(integers));
+            *residual = L::mul_add(error, error, *residual);
+            *energy = L::mul_add(values, values, *energy);
+            *magnitude = L::add(*magnitude, L::abs(values));
+            self.sink.take(row, channel, integers);
+        }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, channel: usize) {
+        unsafe {
+            let [residual, energy, magnitude] = self.sums(channel);
+            L::store(residual, self.sums[0]);
+            L::store(energy, self.sums[1]);
+            L::store(magnitude, self.sums[2]);
+            self.sink.end(channel);
+        }
+    }
+}
+
+/// A place for rows: 16 channels of a row go to `to` + row · `row_stride` + channel · `channel_stride`.
+struct Rows<T> {
+    to: *mut T,
+    row_stride: usize,
+    channel_stride: usize,
+}
+
+impl<T> Rows<T> {
+    #[inline(always)]
+    unsafe fn place(&self, row: usize, channel: usize) -> *mut T {
+        // SAFETY: whoever made this place checked its size.
+        unsafe { self.to.add(row * self.row_stride + channel * self.channel_stride) }
+    }
+}
+
+// SAFETY of every block: the place was made with room for every row and channel.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> Sink<L> for Rows<f32> {
+    #[inline(always)]
+    unsafe fn begin(&mut self, _channel: usize) -> L::F {
+        unsafe { L::splat(1.0) }
+    }
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, channel: usize, values: L::F) {
+        unsafe { L::store(self.place(row, channel), values) }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, _channel: usize) {}
+}
+
+// SAFETY of every block: the place was made with room for every row and channel.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> IntegerSink<L> for Rows<i16> {
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I) {
+        unsafe { L::store_narrow(self.place(row, channel), integers) }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, _channel: usize) {}
+}
+
+/// A panel of 16 keys: a block of 16 channels is collected row by row, then transposed.
+struct Panel<T> {
+    block: [T; LANES * LANES],
+    panel: *mut T,
+}
+
+// SAFETY of every block: `block` holds 16 rows of 16 values, and `panel` 16 keys of every channel.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> Sink<L> for Panel<f32> {
+    #[inline(always)]
+    unsafe fn begin(&mut self, _channel: usize) -> L::F {
+        unsafe { L::splat(1.0) }
+    }
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, _channel: usize, values: L::F) {
+        unsafe { L::store(self.block.as_mut_ptr().add(row * LANES), values) }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, channel: usize) {
+        for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
+            unsafe {
+                let from = self.block.as_ptr().add(row * LANES + column);
+                let to = self.panel.add((channel + column) * LANES + row);
+                L::transpose_8x8(from.cast(), LANES, to.cast(), LANES);
+            }
+        }
+    }
+}
+
+// SAFETY of every block: `block` holds 16 rows of 8 pairs, and `panel` 16 keys of every pair of channels.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> IntegerSink<L> for Panel<i16> {
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, _channel: usize, integers: L::I) {
+        unsafe { L::store_narrow(self.block.as_mut_ptr().add(row * LANES), integers) }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, channel: usize) {
+        for row in [0, 8] {
+            unsafe {
+                let from = self.block.as_ptr().add(row * LANES);
+                let to = self.panel.add(channel * LANES + row * 2);
+                L::transpose_8x8(from.cast(), LANES / 2, to.cast(), LANES);
+            }
+        }
+    }
+}
+
+/// Chunks of 16 channels by pairs of keys: every second row is kept until its partner comes.
+struct KeyPairs<I> {
+    place: Rows<i32>,
+    even: I,
+}
+
+// SAFETY of every block: the place was made with room for every pair of rows and every channel.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> IntegerSink<L> for KeyPairs<L::I> {
+    #[inline(always)]
+    unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I) {
+        if row % 2 == 0 {
+            self.even = integers;
+        } else {
+            unsafe { L::store_int(self.place.place(row / 2, channel), L::pair(self.even, integers)) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn end(&mut self, _channel: usize) {}
 }
 
 /// Rows of queries in f32, row by row.
@@ -117,13 +268,9 @@ unsafe fn for_integers<L: Lanes>(
 #[inline(always)]
 pub(super) unsafe fn queries_float<L: Lanes>(codes: &Codes, width: usize, packed: &mut [f32]) {
     assert!(packed.len() >= codes.rows * width, "the packed queries have too little room");
-    let packed = packed.as_mut_ptr();
+    let mut rows = Rows { to: packed.as_mut_ptr(), row_stride: width, channel_stride: 1 };
     // SAFETY: row·width + channel + 16 ≤ rows·width, which fits `packed`.
-    unsafe {
-        let store = |row: usize, channel: usize, value| L::store(packed.add(row * width + channel), value);
-        let one = |_| L::splat(1.0);
-        for_values::<L, ()>(codes, width, one, |_| (), |_, row, channel, value| store(row, channel, value), |_, _| ());
-    }
+    unsafe { decode::<L>(codes, width, &mut rows) }
 }
 
 /// Rows of queries as pairs of i16, row by row.
@@ -140,13 +287,9 @@ pub(super) unsafe fn queries_int<L: Lanes>(
     packed: &mut [i32],
 ) {
     assert!(packed.len() * 2 >= codes.rows * width, "the packed queries have too little room");
-    let packed = packed.as_mut_ptr().cast::<i16>();
+    let rows = Rows { to: packed.as_mut_ptr().cast::<i16>(), row_stride: width, channel_stride: 1 };
     // SAFETY: row·width + channel + 16 ≤ rows·width, which fits `packed` as i16.
-    unsafe {
-        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
-            L::store_narrow(packed.add(row * width + channel), integers);
-        });
-    }
+    unsafe { decode::<L>(codes, width, &mut Rounded::new(width, factors, rounding, rows)) }
 }
 
 /// Sixteen rows of keys as one panel: for each channel, its 16 values.
@@ -157,25 +300,9 @@ pub(super) unsafe fn queries_int<L: Lanes>(
 #[inline(always)]
 pub(super) unsafe fn keys_float<L: Lanes>(codes: &Codes, width: usize, panel: &mut [f32]) {
     assert!(codes.rows == LANES && panel.len() == LANES * width, "a panel is 16 keys");
-    let mut block = [0f32; LANES * LANES];
-    let block = block.as_mut_ptr();
-    let panel = panel.as_mut_ptr();
-    // SAFETY: `block` holds 16 rows of 16; the four blocks of 8×8 lie within it and within the panel.
-    unsafe {
-        for_values::<L, ()>(
-            codes,
-            width,
-            |_| L::splat(1.0),
-            |_| (),
-            |_, row, _, value| L::store(block.add(row * LANES), value),
-            |channel, _| {
-                for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
-                    let to = panel.add((channel + column) * LANES + row);
-                    L::transpose_8x8(block.add(row * LANES + column).cast(), LANES, to.cast(), LANES);
-                }
-            },
-        );
-    }
+    let mut panel = Panel { block: [0.0; LANES * LANES], panel: panel.as_mut_ptr() };
+    // SAFETY: the panel holds 16 keys of `width` channels.
+    unsafe { decode::<L>(codes, width, &mut panel) }
 }
 
 /// Sixteen rows of keys as one panel: for each pair of channels, its 16 pairs of i16.
@@ -191,23 +318,10 @@ pub(super) unsafe fn keys_int<L: Lanes>(
     rounding: &mut Rounding,
     panel: &mut [i32],
 ) {
-    assert!(codes.rows == LANES && panel.len() == LANES * width / 2, "a panel is 16 keys");
-    let mut narrow = [0i16; LANES * LANES];
-    let narrow = narrow.as_mut_ptr();
-    let panel = panel.as_mut_ptr();
-    // SAFETY: `narrow` holds 16 rows of 16, that is of 8 words; the two blocks of 8×8 words lie within it and
-    // within the panel. The last of the 16 rows comes last, so by then the block is whole.
-    unsafe {
-        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
-            L::store_narrow(narrow.add(row * LANES), integers);
-            if row == LANES - 1 {
-                for row in [0, 8] {
-                    let to = panel.add(channel / 2 * LANES + row);
-                    L::transpose_8x8(narrow.add(row * LANES).cast(), LANES / 2, to.cast(), LANES);
-                }
-            }
-        });
-    }
+    assert!(codes.rows == LANES && panel.len() * 2 == LANES * width, "a panel is 16 keys");
+    let panel = Panel { block: [0i16; LANES * LANES], panel: panel.as_mut_ptr().cast() };
+    // SAFETY: the panel holds 16 keys of `width` channels.
+    unsafe { decode::<L>(codes, width, &mut Rounded::new(width, factors, rounding, panel)) }
 }
 
 /// Sixteen rows of values as 16-channel chunks: for each key, 16 channels; chunks are `chunk_words` apart.
@@ -217,16 +331,11 @@ pub(super) unsafe fn keys_int<L: Lanes>(
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn values_float<L: Lanes>(codes: &Codes, width: usize, chunks: &mut [f32], chunk_words: usize) {
-    assert!(codes.rows == LANES, "a panel is 16 keys");
+    assert!(codes.rows == LANES && chunk_words.is_multiple_of(LANES), "a panel is 16 keys");
     assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES, "the chunks have too little room");
-    let chunks = chunks.as_mut_ptr();
-    // SAFETY: within the length asserted above.
-    unsafe {
-        let to = |row: usize, channel: usize| chunks.add(channel / LANES * chunk_words + row * LANES);
-        let one = |_| L::splat(1.0);
-        let store = |_: &mut (), row, channel, value| L::store(to(row, channel), value);
-        for_values::<L, ()>(codes, width, one, |_| (), store, |_, _| ());
-    }
+    let mut rows = Rows { to: chunks.as_mut_ptr(), row_stride: LANES, channel_stride: chunk_words / LANES };
+    // SAFETY: the last key of the last chunk lies within the length asserted above.
+    unsafe { decode::<L>(codes, width, &mut rows) }
 }
 
 /// Sixteen rows of values as 16-channel chunks: for each pair of keys, 16 pairs of i16.
@@ -243,18 +352,12 @@ pub(super) unsafe fn values_int<L: Lanes>(
     chunks: &mut [i32],
     chunk_words: usize,
 ) {
-    assert!(codes.rows == LANES, "a panel is 16 keys");
+    assert!(codes.rows == LANES && chunk_words.is_multiple_of(LANES), "a panel is 16 keys");
     assert!(chunks.len() >= (width / LANES - 1) * chunk_words + LANES * LANES / 2, "the chunks have too little room");
-    let chunks = chunks.as_mut_ptr();
-    // SAFETY: within the length asserted above.
+    let place = Rows { to: chunks.as_mut_ptr(), row_stride: LANES, channel_stride: chunk_words / LANES };
+    // SAFETY: the last pair of the last chunk lies within the length asserted above.
     unsafe {
-        let mut even = L::splat_int(0);
-        for_integers::<L>(codes, width, factors, rounding, |row, channel, integers| {
-            if row % 2 == 0 {
-                even = integers;
-            } else {
-                L::store_int(chunks.add(channel / LANES * chunk_words + row / 2 * LANES), L::pair(even, integers));
-            }
-        });
+        let pairs = KeyPairs { place, even: L::splat_int(0) };
+        decode::<L>(codes, width, &mut Rounded::new(width, factors, rounding, pairs));
     }
 }

@@ -129,16 +129,12 @@ pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
 
             let max_lanes = L::splat(max);
             let mut sum = L::splat(0.0);
-            for panel in 0..full {
+            for panel in 0..keys.div_ceil(LANES) {
                 let score = scores.add(panel * LANES);
-                let weight = power::<L, 5>(L::sub(L::load(score), max_lanes), tile.exact);
-                sum = L::add(sum, weight);
-                L::store(score, weight);
-            }
-            if rest > 0 {
-                let score = scores.add(full * LANES);
-                let weight = power::<L, 5>(L::sub(L::load(score), max_lanes), tile.exact);
-                let weight = L::first_or(weight, rest, L::splat(0.0));
+                let mut weight = power::<L, 5>(L::sub(L::load(score), max_lanes), tile.exact);
+                if panel == full {
+                    weight = L::first_or(weight, rest, L::splat(0.0));
+                }
                 sum = L::add(sum, weight);
                 L::store(score, weight);
             }
@@ -182,12 +178,13 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
             let tile_max = row_max::<L>(scores, keys) as f32 * unit;
             let mut sum = L::splat_int(0);
             let mut unrounded = L::splat(0.0);
-            for_weights::<L>(scores, keys, unit, tile_max, tile.exact, |panel, weight| {
+            for panel in 0..keys.div_ceil(LANES) {
+                let weight = weight::<L>(scores, panel, keys, unit, tile_max, tile.exact);
                 let rounded = L::round_to_int(weight);
                 sum = L::add_int(sum, rounded);
                 unrounded = L::add(unrounded, weight);
                 L::store_narrow(weights.add(panel * LANES), rounded);
-            });
+            }
             let mut sum = L::reduce_add_int(sum);
             let unrounded = L::reduce_add(unrounded);
 
@@ -238,12 +235,13 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
         unsafe {
             let tile_max = row_max::<L>(scores, keys) as f32 * unit;
             let mut sum = L::splat_int(0);
-            for_weights::<L>(scores, keys, unit, tile_max, tile.exact, |panel, weight| {
+            for panel in 0..keys.div_ceil(LANES) {
+                let weight = weight::<L>(scores, panel, keys, unit, tile_max, tile.exact);
                 let left = L::sub(weight, L::to_float(L::round_to_int(weight)));
                 let limb = L::round_to_int(L::mul(left, L::splat((1 << LIMB_BITS) as f32)));
                 sum = L::add_int(sum, limb);
                 L::store_narrow(weights.add(panel * LANES), limb);
-            });
+            }
             tile.beta[row] *= 2f32.powi(-LIMB_BITS);
             tile.states[row].sum += L::reduce_add_int(sum) as f32 * tile.beta[row];
         }
@@ -268,30 +266,22 @@ unsafe fn row_max<L: Lanes>(scores: *const i32, keys: usize) -> i32 {
     }
 }
 
-/// Hands on the weights of the first `keys` scores, panel by panel, 2^14 for the largest and 0 beyond `keys`.
+/// The weights of one panel: 2^14 for the largest score of the tile, 0 beyond `keys`.
 #[inline(always)]
-unsafe fn for_weights<L: Lanes>(
+unsafe fn weight<L: Lanes>(
     scores: *const i32,
+    panel: usize,
     keys: usize,
     unit: f32,
     tile_max: f32,
     exact: bool,
-    mut consume: impl FnMut(usize, L::F),
-) {
-    let (full, rest) = (keys / LANES, keys % LANES);
-    // SAFETY: the caller promises ⌈keys / 16⌉ panels.
+) -> L::F {
+    // SAFETY: the caller promises that the panel lies within the row.
     unsafe {
-        let unit = L::splat(unit);
+        let score = L::to_float(L::load_int(scores.add(panel * LANES)));
         let shift = L::splat(WEIGHT_BITS as f32 - tile_max);
-        for panel in 0..full {
-            let score = L::to_float(L::load_int(scores.add(panel * LANES)));
-            consume(panel, power::<L, 4>(L::mul_add(score, unit, shift), exact));
-        }
-        if rest > 0 {
-            let score = L::to_float(L::load_int(scores.add(full * LANES)));
-            let weight = power::<L, 4>(L::mul_add(score, unit, shift), exact);
-            consume(full, L::first_or(weight, rest, L::splat(0.0)));
-        }
+        let weight = power::<L, 4>(L::mul_add(score, L::splat(unit), shift), exact);
+        if panel == keys / LANES { L::first_or(weight, keys % LANES, L::splat(0.0)) } else { weight }
     }
 }
 
