@@ -56,7 +56,11 @@ impl<'a, T: Element> Source<'a, T> {
         let Dims { batch, heads, len, head_dim } = dims;
         let sizes = [("batch", batch), ("heads", heads), ("len", len), ("head_dim", head_dim)];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(Error::invalid("dims", format!("{dims} has zero {name}"), "give positive sizes"));
+            return Err(Error::invalid(
+                "dims",
+                format!("{dims} has zero {name}"),
+                "give positive sizes",
+            ));
         }
         if values.len() != count {
             return Err(Error::invalid(
@@ -98,19 +102,12 @@ impl<'a, T: Element> Source<'a, T> {
             } else if !(value - mean).is_finite() {
                 Some(Error::invalid(
                     "values",
-<<<<<<< HEAD
-                    format!("{value} at batch {}, head {}, row {row}, channel {channel}", at.batch, at.head),
-                    "quantise finite values only",
-                )
-            })
-=======
                     format!("{} minus its channel's mean {mean} overflows f32", place()),
                     "scale the values down, or quantise without centring",
                 ))
             } else {
                 None
             }
->>>>>>> room-a
         })
     }
 }
