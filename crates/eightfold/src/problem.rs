@@ -291,8 +291,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SHAPE: Shape =
-        Shape { batch: 2, query_heads: 6, kv_heads: 3, query_len: 5, key_len: 7, head_dim: 16 };
+    const SHAPE: Shape = Shape { batch: 2, query_heads: 6, kv_heads: 3, query_len: 5, key_len: 7, head_dim: 16 };
 
     #[track_caller]
     fn assert_refused(result: Result<Problem>, expected: &str) {
@@ -415,14 +414,9 @@ mod tests {
     fn a_shape_reads_as_four_or_six_sizes() {
         assert_eq!("1,8,512,64".parse(), Ok(Shape::new(1, 8, 512, 64)));
         assert_eq!(" 2, 6,3,5 ,7,16 ".parse(), Ok(SHAPE));
-        for text in
-            ["", "1", "1,2,3", "1,2,3,4,5", "1,2,3,4,5,6,7", "1,8,-2,64", "1,8,x,64", "1,8,512,64,"]
-        {
+        for text in ["", "1", "1,2,3", "1,2,3,4,5", "1,2,3,4,5,6,7", "1,8,-2,64", "1,8,x,64", "1,8,512,64,"] {
             let error = text.parse::<Shape>().unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("shape: `{text}` is not a list of 4 or 6")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("shape: `{text}` is not a list of 4 or 6")), "{error}");
         }
     }
 

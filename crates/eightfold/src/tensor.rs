@@ -351,8 +351,7 @@ impl<'a> Fp8Tensor<'a> {
 fn first_non_finite(format: Fp8Format, codes: &[u8]) -> Option<usize> {
     // A block is looked at as a whole, without leaving it early, because that can be vectorised.
     const BLOCK: usize = 1024;
-    let is_suspect =
-        |block: &[u8]| block.iter().fold(false, |any, &code| any | format.is_non_finite(code));
+    let is_suspect = |block: &[u8]| block.iter().fold(false, |any, &code| any | format.is_non_finite(code));
     let block = codes.chunks(BLOCK).position(is_suspect)? * BLOCK;
     codes[block..].iter().position(|&code| format.is_non_finite(code)).map(|index| block + index)
 }
@@ -386,8 +385,7 @@ mod tests {
                 for head in 0..DIMS.heads {
                     for row in 0..DIMS.len {
                         for channel in 0..DIMS.head_dim {
-                            let offset =
-                                strides.row_offset(batch, head, row) + channel * strides.channel;
+                            let offset = strides.row_offset(batch, head, row) + channel * strides.channel;
                             assert!(!std::mem::replace(&mut taken[offset], true), "{layout}");
                         }
                     }
@@ -415,10 +413,7 @@ mod tests {
             );
             assert_refused(Scales::per_tensor(bad), "scales: scale 0 is ");
         }
-        assert_refused(
-            Scales::new(Granularity::Block { rows: 0 }, vec![1.0]),
-            "scales: a block of 0 rows",
-        );
+        assert_refused(Scales::new(Granularity::Block { rows: 0 }, vec![1.0]), "scales: a block of 0 rows");
     }
 
     #[test]
@@ -442,21 +437,14 @@ mod tests {
 
     #[test]
     fn wrong_lengths_and_zero_sizes_are_refused() {
-        assert_refused(
-            tensor(vec![0; 239]),
-            "codes: 239 codes for dims [2, 3, 5, 8], which hold 240; ",
-        );
-        for (granularity, given, expected) in [
-            (Granularity::Tensor, 2, 1),
-            (Granularity::Head, 5, 6),
-            (Granularity::Block { rows: 2 }, 17, 18),
-        ] {
+        assert_refused(tensor(vec![0; 239]), "codes: 239 codes for dims [2, 3, 5, 8], which hold 240; ");
+        for (granularity, given, expected) in
+            [(Granularity::Tensor, 2, 1), (Granularity::Head, 5, 6), (Granularity::Block { rows: 2 }, 17, 18)]
+        {
             let scales = Scales::new(granularity, vec![1.0; given]).unwrap();
             assert_refused(
                 Fp8Tensor::new(DIMS, Layout::Bhsd, Fp8Format::E4m3, vec![0; 240], scales),
-                &format!(
-                    "scales: {given} scales {granularity}, but dims [2, 3, 5, 8] need {expected}; "
-                ),
+                &format!("scales: {given} scales {granularity}, but dims [2, 3, 5, 8] need {expected}; "),
             );
         }
         let dims = Dims { heads: 0, ..DIMS };
@@ -465,18 +453,13 @@ mod tests {
             "dims: [2, 0, 5, 8] has a zero size; ",
         );
         let dims = Dims { heads: usize::MAX, ..DIMS };
-        assert_refused(
-            Fp8Tensor::new(dims, Layout::Bhsd, Fp8Format::E4m3, vec![], scales()),
-            "shape: ",
-        );
+        assert_refused(Fp8Tensor::new(dims, Layout::Bhsd, Fp8Format::E4m3, vec![], scales()), "shape: ");
     }
 
     #[test]
     fn a_code_that_is_not_finite_is_refused_with_its_place() {
         let wide = Dims { len: 1000, ..DIMS };
-        for (format, code) in
-            (0..=255).flat_map(|code| [(Fp8Format::E4m3, code), (Fp8Format::E5m2, code)])
-        {
+        for (format, code) in (0..=255).flat_map(|code| [(Fp8Format::E4m3, code), (Fp8Format::E5m2, code)]) {
             let mut codes = vec![1; wide.count()];
             for index in [0, 1023, 1024, 47_999] {
                 codes[index] = code;
@@ -515,10 +498,8 @@ mod tests {
         codes[strides.row_offset(1, 0, 3) + 6 * strides.channel] = 0xc4;
         let scales = Scales::new(Granularity::Head, vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0]).unwrap();
         let means = (0..48).map(|index| index as f32 / 64.0).collect();
-        let tensor = Fp8Tensor::new(DIMS, Layout::Bhds, Fp8Format::E4m3, &codes, scales)
-            .unwrap()
-            .with_means(means)
-            .unwrap();
+        let tensor =
+            Fp8Tensor::new(DIMS, Layout::Bhds, Fp8Format::E4m3, &codes, scales).unwrap().with_means(means).unwrap();
         let values = tensor.dequantize();
         assert_eq!(values.len(), 240);
         assert_eq!(values[0], 1.0);

@@ -67,14 +67,7 @@ struct Encoder<'a, T> {
 
 impl<T: Element> Encoder<'_, T> {
     /// Encodes a rectangle of a head into lines of the output's direction, `stride` apart.
-    fn patch(
-        &self,
-        at: Head,
-        rows: Range<usize>,
-        channels: Range<usize>,
-        codes: &mut [u8],
-        stride: usize,
-    ) {
+    fn patch(&self, at: Head, rows: Range<usize>, channels: Range<usize>, codes: &mut [u8], stride: usize) {
         let direction = Direction::of(self.layout);
         if direction == self.source.direction {
             return self.lines(at, rows, channels, codes, stride);
@@ -84,8 +77,7 @@ impl<T: Element> Encoder<'_, T> {
             for tile_channels in tiles(&channels) {
                 self.lines(at, tile_rows.clone(), tile_channels.clone(), &mut tile, TILE);
                 let in_rows = tile_rows.start - rows.start..tile_rows.end - rows.start;
-                let in_channels =
-                    tile_channels.start - channels.start..tile_channels.end - channels.start;
+                let in_channels = tile_channels.start - channels.start..tile_channels.end - channels.start;
                 let (lines, columns) = match direction {
                     Direction::Channels => (in_rows, in_channels),
                     Direction::Rows => (in_channels, in_rows),
@@ -100,14 +92,7 @@ impl<T: Element> Encoder<'_, T> {
     }
 
     /// Encodes a rectangle of a head into lines of the source's direction, `stride` apart.
-    fn lines(
-        &self,
-        at: Head,
-        rows: Range<usize>,
-        channels: Range<usize>,
-        codes: &mut [u8],
-        stride: usize,
-    ) {
+    fn lines(&self, at: Head, rows: Range<usize>, channels: Range<usize>, codes: &mut [u8], stride: usize) {
         let Encoder { source, means, format, .. } = *self;
         match source.direction {
             Direction::Channels => {

@@ -56,11 +56,7 @@ impl<'a, T: Element> Source<'a, T> {
         let Dims { batch, heads, len, head_dim } = dims;
         let sizes = [("batch", batch), ("heads", heads), ("len", len), ("head_dim", head_dim)];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(Error::invalid(
-                "dims",
-                format!("{dims} has zero {name}"),
-                "give positive sizes",
-            ));
+            return Err(Error::invalid("dims", format!("{dims} has zero {name}"), "give positive sizes"));
         }
         if values.len() != count {
             return Err(Error::invalid(
@@ -95,8 +91,7 @@ impl<'a, T: Element> Source<'a, T> {
             let offset = self.strides.row_offset(batch, head, row);
             let value = self.values[offset + channel * self.strides.channel].to_f32();
             let mean = means.map_or(0.0, |means| means[at.index(self.dims) * head_dim + channel]);
-            let place =
-                || format!("{value} at batch {batch}, head {head}, row {row}, channel {channel}");
+            let place = || format!("{value} at batch {batch}, head {head}, row {row}, channel {channel}");
             if !value.is_finite() {
                 Some(Error::invalid("values", place(), "quantise finite values only"))
             } else if !(value - mean).is_finite() {

@@ -27,9 +27,7 @@ pub(super) fn transpose(tile: &Tile, rows: usize, columns: usize, turned: &mut T
 
 /// Transposes 8 × 8 bytes by swapping ever smaller quarters: 4 × 4, 2 × 2, then single bytes.
 fn transpose_words(mut words: [u64; STEP]) -> [u64; STEP] {
-    for (distance, mask) in
-        [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)]
-    {
+    for (distance, mask) in [(4, 0x0000_0000_ffff_ffff), (2, 0x0000_ffff_0000_ffff), (1, 0x00ff_00ff_00ff_00ff)] {
         let bits = 8 * distance;
         for first in (0..STEP).filter(|index| index & distance == 0) {
             let (upper, lower) = (words[first], words[first + distance]);

@@ -28,13 +28,7 @@ impl Arithmetic {
     }
 
     /// [`Rows::attend`] with these instructions.
-    pub(super) fn attend(
-        self,
-        rows: &Rows,
-        weights: &mut Vec<f64>,
-        output: &mut [f64],
-        lse: &mut [f64],
-    ) {
+    pub(super) fn attend(self, rows: &Rows, weights: &mut Vec<f64>, output: &mut [f64], lse: &mut [f64]) {
         match self {
             Arithmetic::Plain => rows.attend::<false>(weights, output, lse),
             #[cfg(target_arch = "x86_64")]

@@ -23,17 +23,9 @@ pub fn attention(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Result<R
     attention_with(problem, q, k, v, Arithmetic::detect())
 }
 
-fn attention_with(
-    problem: &Problem,
-    q: &[f64],
-    k: &[f64],
-    v: &[f64],
-    arithmetic: Arithmetic,
-) -> Result<Reference> {
+fn attention_with(problem: &Problem, q: &[f64], k: &[f64], v: &[f64], arithmetic: Arithmetic) -> Result<Reference> {
     let shape = problem.shape();
-    for (name, input, dims) in
-        [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())]
-    {
+    for (name, input, dims) in [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())] {
         if input.len() != dims.count() {
             return Err(Error::invalid(
                 name,
@@ -64,9 +56,7 @@ fn attention_with(
             queries: &q[(head_index * query_len + first_row) * head_dim..][..values.len()],
             panels: &panels[kv_head * panels_per_head..][..panels_per_head],
             values: &v[kv_head * key_len * head_dim..][..key_len * head_dim],
-            visible: std::array::from_fn(|row| {
-                if row < lse.len() { problem.visible_keys(first_row + row) } else { 0 }
-            }),
+            visible: std::array::from_fn(|row| if row < lse.len() { problem.visible_keys(first_row + row) } else { 0 }),
             scale: f64::from(problem.softmax_scale()),
             head_dim,
         };
@@ -81,17 +71,15 @@ fn pack(k: &[f64], key_len: usize, head_dim: usize) -> Vec<[f64; LANES]> {
     let panels_per_head = key_len.div_ceil(LANES) * head_dim;
     let heads = k.len() / (key_len * head_dim);
     let mut panels = vec![[0.0; LANES]; heads * panels_per_head];
-    panels.par_chunks_mut(panels_per_head).zip(k.par_chunks(key_len * head_dim)).for_each(
-        |(panels, keys)| {
-            for (panel, keys) in panels.chunks_mut(head_dim).zip(keys.chunks(LANES * head_dim)) {
-                for (lane, key) in keys.chunks(head_dim).enumerate() {
-                    for (channel, value) in panel.iter_mut().zip(key) {
-                        channel[lane] = *value;
-                    }
+    panels.par_chunks_mut(panels_per_head).zip(k.par_chunks(key_len * head_dim)).for_each(|(panels, keys)| {
+        for (panel, keys) in panels.chunks_mut(head_dim).zip(keys.chunks(LANES * head_dim)) {
+            for (lane, key) in keys.chunks(head_dim).enumerate() {
+                for (channel, value) in panel.iter_mut().zip(key) {
+                    channel[lane] = *value;
                 }
             }
-        },
-    );
+        }
+    });
     panels
 }
 
@@ -102,9 +90,8 @@ mod tests {
     #[test]
     fn fused_and_plain_arithmetic_differ_by_rounding_alone() {
         let shape = Shape { query_len: 33, key_len: 70, kv_heads: 1, ..Shape::new(2, 2, 1, 24) };
-        let numbers = |count: usize, step: f64| -> Vec<f64> {
-            (0..count).map(|index| (index as f64 * step).sin()).collect()
-        };
+        let numbers =
+            |count: usize, step: f64| -> Vec<f64> { (0..count).map(|index| (index as f64 * step).sin()).collect() };
         let q = numbers(shape.query_dims().count(), 0.7);
         let k = numbers(shape.key_dims().count(), 1.3);
         let v = numbers(shape.key_dims().count(), 2.9);

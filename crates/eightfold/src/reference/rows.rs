@@ -24,12 +24,7 @@ pub(super) struct Rows<'a> {
 impl Rows<'_> {
     /// Writes the rows' output and log-sum-exp; `weights` is room that is kept from call to call.
     #[inline(always)]
-    pub(super) fn attend<const FUSED: bool>(
-        &self,
-        weights: &mut Vec<f64>,
-        output: &mut [f64],
-        lse: &mut [f64],
-    ) {
+    pub(super) fn attend<const FUSED: bool>(&self, weights: &mut Vec<f64>, output: &mut [f64], lse: &mut [f64]) {
         let keys = self.visible.into_iter().max().unwrap_or(0);
         if keys == 0 {
             output.fill(0.0);
@@ -97,13 +92,7 @@ impl Rows<'_> {
 
     /// The mean of the values under each row's weights; zeros for rows that see nothing.
     #[inline(always)]
-    fn weighted_means<const FUSED: bool>(
-        &self,
-        weights: &[f64],
-        stride: usize,
-        sums: [f64; ROWS],
-        output: &mut [f64],
-    ) {
+    fn weighted_means<const FUSED: bool>(&self, weights: &[f64], stride: usize, sums: [f64; ROWS], output: &mut [f64]) {
         let weights: [&[f64]; ROWS] = std::array::from_fn(|row| &weights[row * stride..][..stride]);
         for first in (0..self.head_dim).step_by(LANES) {
             let mut totals = [[0.0; LANES]; ROWS];
@@ -118,8 +107,7 @@ impl Rows<'_> {
             }
             for (row, output) in output.chunks_exact_mut(self.head_dim).enumerate() {
                 for (lane, output) in output[first..][..LANES].iter_mut().enumerate() {
-                    *output =
-                        if self.visible[row] == 0 { 0.0 } else { totals[row][lane] / sums[row] };
+                    *output = if self.visible[row] == 0 { 0.0 } else { totals[row][lane] / sums[row] };
                 }
             }
         }
