@@ -177,16 +177,18 @@ impl<'b> Pass<'_, 'b> {
 
     /// What a product of codes is multiplied by to be a score in units of log₂, row by row.
     fn scale_rows(&mut self) {
-        let job = self.job;
-        let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale());
-        let dims = job.q.dims();
-        let scales = (0..self.rows).map(|row| {
-            let (query, head) = self.place(row);
-            let query_scale = job.q.scales().of_row(dims, self.block.batch, head, query);
-            (f64::from(query_scale) * key_scale * f64::from(LOG2_E)).min(f64::from(STEEPEST)) as f32
-        });
-        let scales: Vec<f32> = scales.collect();
-        self.scratch.row_scales = scales;
+        let (job, block) = (self.job, self.block);
+        let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale()) * f64::from(LOG2_E);
+        let group = job.problem.shape().group();
+        let heads = block.kv_head * group..(block.kv_head + 1) * group;
+        let scales = &mut self.scratch.row_scales;
+        scales.clear();
+        for query in block.queries.clone() {
+            for head in heads.clone() {
+                let scale = job.q.scales().of_row(job.q.dims(), block.batch, head, query);
+                scales.push((f64::from(scale) * key_scale).min(f64::from(STEEPEST)) as f32);
+            }
+        }
     }
 
     /// Hands on all rows of Q as codes: where they lie if they do so row by row, else gathered.
@@ -303,13 +305,17 @@ impl<'b> Pass<'_, 'b> {
     fn look(&mut self, rows: &Range<usize>, keys: &Range<usize>) -> bool {
         let problem = self.job.problem;
         let group = problem.shape().group();
-        let first = self.block.queries.start;
         let visible = &mut self.scratch.visible;
         visible.clear();
-        visible.extend(
-            rows.clone()
-                .map(|row| problem.visible_keys(first + row / group).saturating_sub(keys.start).min(keys.len())),
-        );
+        let mut query = self.block.queries.start + rows.start / group;
+        let mut head = rows.start % group;
+        for _ in rows.clone() {
+            visible.push(problem.visible_keys(query).saturating_sub(keys.start).min(keys.len()));
+            head += 1;
+            if head == group {
+                (query, head) = (query + 1, 0);
+            }
+        }
         visible.last().is_some_and(|keys| *keys > 0)
     }
 

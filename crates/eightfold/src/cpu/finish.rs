@@ -1,37 +1,47 @@
 //! From sums to results: merge splits of the keys, divide by the softmax sum, convert, store.
 
 use super::attend::{Attended, Block, Job};
-use super::kernels::RowState;
+use super::kernels::{Kernels, RowState};
 use super::schedule::Cut;
 use super::source::Head;
 use crate::fp8;
-use crate::problem::Problem;
+use crate::problem::{MAX_HEAD_DIM, Problem};
 use crate::tensor::Layout;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::f32::consts::LN_2;
 
 /// A number type that results are stored in.
 pub(super) trait Element: Copy + Send {
-    fn from_f32(value: f32) -> Self;
+    const ZERO: Self;
+    /// Stores sums · factor + means.
+    fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]);
 }
 
 impl Element for f32 {
-    fn from_f32(value: f32) -> Self {
-        value
+    const ZERO: Self = 0.0;
+    fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]) {
+        kernels.normalise_row(sums, factor, means, values);
     }
 }
 
-impl Element for f16 {
-    fn from_f32(value: f32) -> Self {
-        f16::from_f32(value)
-    }
+/// The half types convert a row of f32 at once.
+macro_rules! half_element {
+    ($half:ty) => {
+        impl Element for $half {
+            const ZERO: Self = <$half>::ZERO;
+            fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]) {
+                let mut row = [0.0; MAX_HEAD_DIM];
+                let row = &mut row[..values.len()];
+                kernels.normalise_row(sums, factor, means, row);
+                values.convert_from_f32_slice(row);
+            }
+        }
+    };
 }
 
-impl Element for bf16 {
-    fn from_f32(value: f32) -> Self {
-        bf16::from_f32(value)
-    }
-}
+half_element!(f16);
+half_element!(bf16);
 
 /// The part of the output that belongs to one block of rows, as runs of neighbouring elements.
 pub(super) struct Rows<'a, T> {
@@ -137,27 +147,18 @@ pub(super) fn store<T: Element>(
     let group = shape.group();
     let head_dim = shape.head_dim;
     let value_head = Head::new(job.v, block.batch, block.kv_head);
-    let means = value_head.means();
-    for (row, state) in attended.states.iter().enumerate() {
+    let means = value_head.means().unwrap_or(&[]);
+    let first_query = block.queries.start;
+    let places = block.queries.clone().flat_map(|query| (0..group).map(move |head| (query - first_query, head)));
+    for ((row, state), (query, head)) in attended.states.iter().enumerate().zip(places) {
         let sums = &attended.output[row * attended.width..][..head_dim];
-        let values = values.row(row / group, row % group);
+        let values = values.row(query, head);
         if state.sum == 0.0 {
-            values.fill(T::from_f32(0.0));
+            values.fill(T::ZERO);
             continue;
         }
         let factor = value_head.scale() / state.sum;
-        match means {
-            None => {
-                for (value, sum) in values.iter_mut().zip(sums) {
-                    *value = T::from_f32(sum * factor);
-                }
-            }
-            Some(means) => {
-                for ((value, sum), mean) in values.iter_mut().zip(sums).zip(means) {
-                    *value = T::from_f32(sum * factor + mean);
-                }
-            }
-        }
+        T::store_row(job.kernels, sums, factor, means, values);
     }
     let Some(lse) = lse else { return };
     for (row, state) in attended.states.iter().enumerate() {

@@ -14,7 +14,7 @@ const PACKING_ROWS: usize = 40;
 /// Keys per split at least: a shorter share costs more to merge than it saves.
 const MIN_SPLIT_KEYS: usize = 256;
 /// Below this many multiply-adds (some 20 µs of work) waking another thread does not pay.
-const MIN_PARALLEL_FLOP: f64 = 4e6;
+const MIN_PARALLEL_FLOP: f64 = 1e6;
 
 /// How each head is cut: into blocks of queries, and each of those into ranges of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -161,26 +161,27 @@ impl<'a> Head<'a> {
     /// The same for rows that share one factor. Codes without their sign order as their magnitudes do, so the
     /// largest is found without decoding the others.
     pub(super) fn raise_unscaled_max(&self, rows: Range<usize>, factor: f32, largest: &mut [f32]) {
-        const GROUP: usize = 16;
+        const GROUP: usize = 64;
         let head_dim = self.tensor.dims().head_dim;
         let mut codes = [0u8; MAX_HEAD_DIM];
         let codes = &mut codes[..head_dim];
         if self.strides.channel == 1 {
-            let Codes { bytes, stride, rows, .. } = self.rows(rows);
-            let (groups, rest) = codes.as_chunks_mut::<GROUP>();
-            for (group, largest) in groups.iter_mut().enumerate() {
-                for row in 0..rows {
-                    let row: &[u8] = &bytes[row * stride + group * GROUP..][..GROUP];
-                    for (largest, code) in largest.iter_mut().zip(row) {
-                        *largest = (*largest).max(code & 0x7f);
+            // 64 channels at a time stay in registers over all rows; shorter heads end in a shorter group.
+            for (group, largest) in codes.chunks_mut(GROUP).enumerate() {
+                let mut group_max = [0u8; GROUP];
+                for row in rows.clone() {
+                    let codes = &self.row(row)[group * GROUP..][..largest.len()];
+                    if let Some(codes) = codes.first_chunk::<GROUP>() {
+                        for (largest, code) in group_max.iter_mut().zip(codes) {
+                            *largest = (*largest).max(code & 0x7f);
+                        }
+                    } else {
+                        for (largest, code) in group_max.iter_mut().zip(codes) {
+                            *largest = (*largest).max(code & 0x7f);
+                        }
                     }
                 }
-            }
-            for row in 0..rows {
-                let row = &bytes[row * stride + head_dim - rest.len()..];
-                for (largest, code) in rest.iter_mut().zip(row) {
-                    *largest = (*largest).max(code & 0x7f);
-                }
+                largest.copy_from_slice(&group_max[..largest.len()]);
             }
         } else {
             for (channel, largest) in codes.iter_mut().enumerate() {

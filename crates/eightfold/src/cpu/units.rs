@@ -5,7 +5,7 @@ use super::kernels::Rounding;
 /// Integers of Q and K stay within i16.
 const OPERAND_LIMIT: f32 = 32767.0;
 /// Σ |q·k| of integers stays within i32, with a margin for rounding each operand up by half a step.
-const DOT_LIMIT: f64 = 0.98 * 2147483648.0;
+const DOT_LIMIT: f32 = 0.98 * 2147483648.0;
 /// Integers of V stay within this, so that the softmax can bound Σ weight·value within i32.
 const VALUE_LIMIT: f32 = 4095.0;
 /// The RMS error of a score, in natural-log units, above which a tile is computed in f32: it is, to first
@@ -29,22 +29,32 @@ pub(super) struct ScoreUnits {
 impl ScoreUnits {
     /// The finest fixed point in which channels of these largest magnitudes cannot overflow.
     pub(super) fn choose(&mut self, query_max: &[f32], key_max: &[f32]) {
-        let mut largest = 0f32;
-        let mut dot = 0f64;
-        for (&query, &key) in query_max.iter().zip(key_max) {
-            let shift = balancing_shift(query, key);
-            largest = largest.max(query * shift).max(key / shift);
-            dot += f64::from(query) * f64::from(key);
+        const GROUP: usize = 8;
+        self.query_factors.resize(query_max.len(), 0.0);
+        self.key_factors.resize(key_max.len(), 0.0);
+        let groups = || query_max.as_chunks::<GROUP>().0.iter().zip(key_max.as_chunks::<GROUP>().0);
+        let mut largest = [0f32; GROUP];
+        let mut dot = [0f32; GROUP];
+        for (query, key) in groups() {
+            for lane in 0..GROUP {
+                let shift = balancing_shift(query[lane], key[lane]);
+                let loudest = (query[lane] * power_of_two(shift)).max(key[lane] * power_of_two(-shift));
+                largest[lane] = largest[lane].max(loudest);
+                dot[lane] += query[lane] * key[lane];
+            }
         }
-        let step = (largest / OPERAND_LIMIT).max((dot / DOT_LIMIT).sqrt() as f32);
-        let step = power_of_two_at_least(step);
-        self.unit = step * step;
-        self.query_factors.clear();
-        self.key_factors.clear();
-        for (&query, &key) in query_max.iter().zip(key_max) {
-            let shift = balancing_shift(query, key);
-            self.query_factors.push(shift / step);
-            self.key_factors.push(1.0 / (shift * step));
+        let largest = largest.into_iter().fold(0.0, f32::max);
+        let dot: f32 = dot.into_iter().sum();
+        let step = exponent_at_least((largest / OPERAND_LIMIT).max((dot / DOT_LIMIT).sqrt()));
+        self.unit = power_of_two(2 * step);
+        let query_factors = self.query_factors.as_chunks_mut::<GROUP>().0;
+        let key_factors = self.key_factors.as_chunks_mut::<GROUP>().0;
+        for ((query, key), (query_factor, key_factor)) in groups().zip(query_factors.iter_mut().zip(key_factors)) {
+            for lane in 0..GROUP {
+                let shift = balancing_shift(query[lane], key[lane]);
+                query_factor[lane] = power_of_two(shift - step);
+                key_factor[lane] = power_of_two(-shift - step);
+            }
         }
     }
 
@@ -59,7 +69,7 @@ impl ScoreUnits {
         key_count: usize,
         scale: f32,
     ) -> bool {
-        let channels = queries.residual.iter().zip(&queries.energy).zip(keys.residual.iter().zip(&keys.energy));
+        let channels = queries.residual.iter().zip(&queries.size).zip(keys.residual.iter().zip(&keys.size));
         let variance: f32 = channels
             .map(|((query_residual, query_energy), (key_residual, key_energy))| {
                 query_residual * key_energy + key_residual * query_energy
@@ -76,7 +86,7 @@ impl ScoreUnits {
 /// value = integer · unit.
 pub(super) fn choose_value_units(largest: &[f32], factors: &mut Vec<f32>, units: &mut Vec<f32>) {
     units.clear();
-    units.extend(largest.iter().map(|largest| power_of_two_at_least(largest / VALUE_LIMIT)));
+    units.extend(largest.iter().map(|largest| power_of_two(exponent_at_least(largest / VALUE_LIMIT))));
     factors.clear();
     factors.extend(units.iter().map(|unit| 1.0 / unit));
 }
@@ -85,7 +95,7 @@ pub(super) fn choose_value_units(largest: &[f32], factors: &mut Vec<f32>, units:
 /// few outliers cannot hide behind.
 pub(super) fn values_too_coarse(values: &Rounding, units: &[f32], count: usize) -> bool {
     let (mut residual, mut typical) = (0f32, 0f32);
-    for ((channel_residual, magnitude), unit) in values.residual.iter().zip(&values.magnitude).zip(units) {
+    for ((channel_residual, magnitude), unit) in values.residual.iter().zip(&values.size).zip(units) {
         let mean = magnitude / count as f32;
         residual += channel_residual / count as f32 * unit * unit;
         typical += mean * mean * unit * unit;
@@ -93,27 +103,74 @@ pub(super) fn values_too_coarse(values: &Rounding, units: &[f32], count: usize) 
     !(residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical) && residual > 0.0
 }
 
-/// The power of two that, multiplied into `query` and divided out of `key`, brings the two closest together.
-fn balancing_shift(query: f32, key: f32) -> f32 {
-    if query > 0.0 && key > 0.0 { power_of_two((exponent(key) - exponent(query)) / 2) } else { 1.0 }
+/// The e for which `query`·2^e and `key`·2^-e come closest together.
+fn balancing_shift(query: f32, key: f32) -> i32 {
+    let shift = (exponent(key) - exponent(query)) / 2;
+    if query > 0.0 && key > 0.0 { shift } else { 0 }
 }
 
-/// The smallest power of two that is not below `value`; 1 for zero.
-fn power_of_two_at_least(value: f32) -> f32 {
-    if value <= 0.0 {
-        return 1.0;
-    }
-    let below = power_of_two(exponent(value));
-    if below < value { 2.0 * below } else { below }
+/// The smallest e for which 2^e is not below `value`; 0 for zero.
+fn exponent_at_least(value: f32) -> i32 {
+    if value > 0.0 { exponent(value) + i32::from(power_of_two(exponent(value)) < value) } else { 0 }
 }
 
-/// The exponent e of a positive normal value: 2^e ≤ value < 2^(e+1). Codes span 2^-16 to 2^16 and scales within a
-/// head are relative to its largest, so only values that round to zero anyway are subnormal.
+/// The e for which 2^e ≤ value < 2^(e+1), −126 for anything smaller. Magnitudes are those of codes, 2^-16 to 2^16,
+/// times a relative scale of at most 1: what is smaller than normal rounds to zero in any case.
 fn exponent(value: f32) -> i32 {
-    (value.to_bits() >> 23) as i32 - 127
+    ((value.to_bits() >> 23) as i32 - 127).max(-126)
 }
 
-/// 2^exponent within the range of normal numbers.
+/// 2^exponent, for exponents of normal numbers.
 fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((exponent.clamp(-126, 127) + 127) as u32) << 23)
+    debug_assert!((-126..=127).contains(&exponent), "2^{exponent} is not normal");
+    f32::from_bits((exponent + 127).cast_unsigned() << 23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_two_are_exact_bounds() {
+        for (value, expected) in [(1.0, 0), (1.1, 1), (2.0, 1), (0.75, 0), (0.5, -1), (0.0, 0), (1e-30, -99)] {
+            assert_eq!(exponent_at_least(value), expected, "{value}");
+        }
+        assert_eq!(power_of_two(-126), f32::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn no_channel_overflows_its_integer_and_no_dot_product_its_sum() {
+        let loud =
+            |channel: usize, factor: f32| move |index: usize| if index == channel { 448.0 * factor } else { 3.0 };
+        let cases: [(Vec<f32>, Vec<f32>); 4] = [
+            (vec![448.0; 256], vec![448.0; 256]),
+            (vec![1e-3; 64], vec![448.0; 64]),
+            ((0..64).map(loud(5, 1.0)).collect(), (0..64).map(loud(9, 100.0)).collect()),
+            (vec![0.0; 16], vec![1.0; 16]),
+        ];
+        for (query_max, key_max) in cases {
+            let mut units = ScoreUnits::default();
+            units.choose(&query_max, &key_max);
+            let mut dot = 0f64;
+            for channel in 0..query_max.len() {
+                let query = f64::from(query_max[channel] * units.query_factors[channel]).round();
+                let key = f64::from(key_max[channel] * units.key_factors[channel]).round();
+                assert!(query <= 32767.0 && key <= 32767.0, "channel {channel}: {query} and {key}");
+                assert_eq!(units.query_factors[channel] * units.key_factors[channel] * units.unit, 1.0);
+                dot += query * key;
+            }
+            assert!(dot <= f64::from(i32::MAX), "the dot product can reach {dot}");
+        }
+    }
+
+    #[test]
+    fn a_loud_key_channel_costs_the_others_nothing() {
+        let mut units = ScoreUnits::default();
+        units.choose(&[4.0; 64], &[4.0; 64]);
+        let quiet = units.query_factors[0];
+        let mut key_max = [4.0; 64];
+        key_max[7] = 400.0;
+        units.choose(&[4.0; 64], &key_max);
+        assert!(units.query_factors[0] >= quiet / 2.0, "{} against {quiet}", units.query_factors[0]);
+    }
 }

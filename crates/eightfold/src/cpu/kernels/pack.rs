@@ -10,16 +10,14 @@ use crate::tensor::Fp8Format;
 pub(in crate::cpu) struct Rounding {
     /// Σ (value − rounded)² of each channel.
     pub residual: Vec<f32>,
-    /// Σ value² of each channel.
-    pub energy: Vec<f32>,
-    /// Σ |value| of each channel.
-    pub magnitude: Vec<f32>,
+    /// The channel's size to judge that by: Σ value² for Q and K, Σ |value| for V.
+    pub size: Vec<f32>,
 }
 
 impl Rounding {
     /// Forgets everything, for `width` channels.
     pub(in crate::cpu) fn reset(&mut self, width: usize) {
-        for sums in [&mut self.residual, &mut self.energy, &mut self.magnitude] {
+        for sums in [&mut self.residual, &mut self.size] {
             sums.clear();
             sums.resize(width, 0.0);
         }
@@ -80,12 +78,20 @@ unsafe fn decode<L: Lanes>(codes: &Codes, width: usize, sink: &mut impl Sink<L>)
     }
 }
 
+/// Which sum tells how large a channel is.
+enum Size {
+    Energy,
+    Magnitude,
+}
+
 /// A sink of integers, 16 channels of a row at a time.
 ///
 /// # Safety
 ///
 /// As for [`Lanes`].
 trait IntegerSink<L: Lanes> {
+    /// What the values' rounding is judged by.
+    const SIZE: Size;
     unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I);
     unsafe fn end(&mut self, channel: usize);
 }
@@ -94,24 +100,19 @@ trait IntegerSink<L: Lanes> {
 struct Rounded<'a, L: Lanes, S> {
     factors: &'a [f32],
     rounding: &'a mut Rounding,
-    sums: [L::F; 3],
+    residual: L::F,
+    size: L::F,
     sink: S,
 }
 
 impl<'a, L: Lanes, S: IntegerSink<L>> Rounded<'a, L, S> {
     #[inline(always)]
     unsafe fn new(width: usize, factors: &'a [f32], rounding: &'a mut Rounding, sink: S) -> Self {
-        let Rounding { residual, energy, magnitude } = &*rounding;
         assert!(factors.len() >= width, "a factor per channel is needed");
-        assert!(residual.len() >= width && energy.len() >= width && magnitude.len() >= width, "sums are needed");
+        assert!(rounding.residual.len() >= width && rounding.size.len() >= width, "sums per channel are needed");
         // SAFETY: the caller upholds the contract of `Lanes`.
-        let sums = unsafe { [L::splat(0.0); 3] };
-        Rounded { factors, rounding, sums, sink }
-    }
-
-    fn sums(&mut self, channel: usize) -> [*mut f32; 3] {
-        let Rounding { residual, energy, magnitude } = &mut *self.rounding;
-        [residual, energy, magnitude].map(|sums| sums[channel..channel + LANES].as_mut_ptr())
+        let zero = unsafe { L::splat(0.0) };
+        Rounded { factors, rounding, residual: zero, size: zero, sink }
     }
 }
 
@@ -121,30 +122,29 @@ impl<L: Lanes, S: IntegerSink<L>> Sink<L> for Rounded<'_, L, S> {
     #[inline(always)]
     unsafe fn begin(&mut self, channel: usize) -> L::F {
         unsafe {
-            let [residual, energy, magnitude] = self.sums(channel);
-            self.sums = [L::load(residual), L::load(energy), L::load(magnitude)];
-            L::load(self.factors[channel..channel + LANES].as_ptr())
+            self.residual = L::load(self.rounding.residual.as_ptr().add(channel));
+            self.size = L::load(self.rounding.size.as_ptr().add(channel));
+            L::load(self.factors.as_ptr().add(channel))
         }
     }
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, channel: usize, values: L::F) {
         unsafe {
-            let [residual, energy, magnitude] = &mut self.sums;
             let integers = L::round_to_int(values);
             let error = L::sub(values, L::to_float(integers));
-            *residual = L::mul_add(error, error, *residual);
-            *energy = L::mul_add(values, values, *energy);
-            *magnitude = L::add(*magnitude, L::abs(values));
+            self.residual = L::mul_add(error, error, self.residual);
+            self.size = match S::SIZE {
+                Size::Energy => L::mul_add(values, values, self.size),
+                Size::Magnitude => L::add(self.size, L::abs(values)),
+            };
             self.sink.take(row, channel, integers);
         }
     }
     #[inline(always)]
     unsafe fn end(&mut self, channel: usize) {
         unsafe {
-            let [residual, energy, magnitude] = self.sums(channel);
-            L::store(residual, self.sums[0]);
-            L::store(energy, self.sums[1]);
-            L::store(magnitude, self.sums[2]);
+            L::store(self.rounding.residual.as_mut_ptr().add(channel), self.residual);
+            L::store(self.rounding.size.as_mut_ptr().add(channel), self.size);
             self.sink.end(channel);
         }
     }
@@ -183,6 +183,8 @@ impl<L: Lanes> Sink<L> for Rows<f32> {
 // SAFETY of every block: the place was made with room for every row and channel.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<L: Lanes> IntegerSink<L> for Rows<i16> {
+    const SIZE: Size = Size::Energy;
+
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I) {
         unsafe { L::store_narrow(self.place(row, channel), integers) }
@@ -223,6 +225,8 @@ impl<L: Lanes> Sink<L> for Panel<f32> {
 // SAFETY of every block: `block` holds 16 rows of 8 pairs, and `panel` 16 keys of every pair of channels.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<L: Lanes> IntegerSink<L> for Panel<i16> {
+    const SIZE: Size = Size::Energy;
+
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, _channel: usize, integers: L::I) {
         unsafe { L::store_narrow(self.block.as_mut_ptr().add(row * LANES), integers) }
@@ -248,6 +252,8 @@ struct KeyPairs<I> {
 // SAFETY of every block: the place was made with room for every pair of rows and every channel.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<L: Lanes> IntegerSink<L> for KeyPairs<L::I> {
+    const SIZE: Size = Size::Magnitude;
+
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I) {
         if row % 2 == 0 {

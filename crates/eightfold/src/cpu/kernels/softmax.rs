@@ -81,7 +81,13 @@ unsafe fn power<L: Lanes, const DEGREE: usize>(a: L::F, exact: bool) -> L::F {
 
 /// 2^(from − to) for maxima, 0 where nothing was seen before.
 fn decay(from: f32, to: f32) -> f32 {
-    if from == to { 1.0 } else { (from - to).exp2() }
+    if from == to {
+        1.0
+    } else if from == f32::NEG_INFINITY {
+        0.0
+    } else {
+        (from - to).exp2()
+    }
 }
 
 /// Rows are zero-filled as far as the last row of their group sees, since the product runs that far.
@@ -111,7 +117,9 @@ pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
             continue;
         }
         let (full, rest) = (keys / LANES, keys % LANES);
-        scores[keys.next_multiple_of(LANES)..].fill(0.0);
+        if keys.div_ceil(LANES) < panels {
+            scores[keys.next_multiple_of(LANES)..].fill(0.0);
+        }
         let scores = scores.as_mut_ptr();
         // SAFETY: panels up to ⌈keys / 16⌉ lie within the row, whose length is checked above.
         unsafe {
@@ -169,7 +177,9 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
             (tile.alpha[row], tile.beta[row]) = (1.0, 0.0);
             continue;
         }
-        weights[keys.next_multiple_of(LANES) / 2..].fill(0);
+        if keys.div_ceil(LANES) < panels {
+            weights[keys.next_multiple_of(LANES) / 2..].fill(0);
+        }
         let unit = tile.units[row];
         let scores = tile.scores[row * tile.stride..][..keys.next_multiple_of(LANES)].as_ptr();
         let weights = weights.as_mut_ptr().cast::<i16>();
@@ -200,7 +210,7 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
             let state = &mut tile.states[row];
             let max = tile_max.max(state.max);
             let alpha = decay(state.max, max);
-            let beta = decay(tile_max, max) * 2f32.powi(halvings - WEIGHT_BITS);
+            let beta = decay(tile_max, max) * (1 << halvings) as f32 * (1.0 / (1 << WEIGHT_BITS) as f32);
             *state = RowState { max, sum: state.sum * alpha + sum as f32 * beta };
             (tile.alpha[row], tile.beta[row]) = (alpha, beta);
         }
@@ -242,7 +252,7 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
                 sum = L::add_int(sum, limb);
                 L::store_narrow(weights.add(panel * LANES), limb);
             }
-            tile.beta[row] *= 2f32.powi(-LIMB_BITS);
+            tile.beta[row] *= 1.0 / (1 << LIMB_BITS) as f32;
             tile.states[row].sum += L::reduce_add_int(sum) as f32 * tile.beta[row];
         }
     }
