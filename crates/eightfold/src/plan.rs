@@ -41,7 +41,13 @@ pub struct RunReport {
 impl Plan {
     /// The fastest variant that this machine can run for the problem.
     pub fn new(problem: &Problem) -> Result<Self> {
-        Plan::with_variant(problem, Variant::Cpu(cpu::Config::default()))
+        let mut considered: Vec<Considered> = cpu::candidates()
+            .into_iter()
+            .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
+            .collect();
+        considered.sort_by_key(|candidate| !candidate.chosen);
+        let variant = considered[0].variant;
+        Ok(Plan { problem: *problem, variant, considered })
     }
 
     /// A plan that runs this variant and no other.
@@ -98,6 +104,13 @@ impl Plan {
                 "quantise it to the same format, or set Problem::with_input_format",
             ));
         }
+        if name == "q" && tensor.means().is_some() {
+            return Err(Error::invalid(
+                name,
+                "is centred, which softmax does not forgive in Q",
+                "quantise it without centring; K and V may be centred",
+            ));
+        }
         if name != "v" && tensor.layout() == Layout::Bhds {
             return Err(Error::invalid(
                 name,
@@ -109,14 +122,17 @@ impl Plan {
     }
 }
 
-/// `explain`: what runs, why, and why the others do not.
+/// What runs, why, how it is cut into tasks, and why the others do not run.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.problem)?;
+        writeln!(f, "problem  {}", self.problem)?;
         for Considered { variant, chosen, reason } in &self.considered {
-            writeln!(f, "{} {variant}: {reason}", if *chosen { "runs" } else { "not " })?;
+            let verb = if *chosen { "runs" } else { "not" };
+            writeln!(f, "{verb:<8} {variant}\n         {reason}")?;
         }
-        Ok(())
+        match &self.variant {
+            Variant::Cpu(config) => write!(f, "how      {}", cpu::describe(config, &self.problem)),
+        }
     }
 }
 

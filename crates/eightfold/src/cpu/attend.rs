@@ -6,7 +6,8 @@
 use super::config::{Config, Exp, Numbers};
 use super::kernels::{FloatTile, IntTile, Kernels, Rounding, RowState, Weights};
 use super::lanes::LANES;
-use super::scratch::Buffer;
+use super::schedule::MAX_ROWS;
+use super::scratch::{Buffer, LINE_BYTES};
 use super::source::{Codes, Head, Room};
 use super::units::{self, ScoreUnits};
 use crate::plan::RunReport;
@@ -70,12 +71,29 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// The bytes that the large buffers hold on to.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let floats = [&self.float_queries, &self.float_keys, &self.float_values, &self.float_scores, &self.output];
         let ints = [&self.int_queries, &self.int_keys, &self.int_values, &self.int_scores, &self.int_weights];
         floats.iter().map(|buffer| buffer.bytes()).sum::<usize>()
             + ints.iter().map(|buffer| buffer.bytes()).sum::<usize>()
+            + self.room.bytes()
     }
+}
+
+/// A bound on what a thread's [`Scratch`] holds after any block of this problem.
+pub(super) fn working_bytes(config: &Config, problem: &Problem) -> usize {
+    let shape = problem.shape();
+    let width = shape.head_dim.next_multiple_of(LANES);
+    let rows = (shape.query_len * shape.group()).min(MAX_ROWS.max(shape.group()));
+    let keys = shape.key_len.next_multiple_of(LANES).min(config.tile_keys);
+    let score_rows = rows.min(config.tile_queries);
+    let (float, pair) = (size_of::<f32>(), size_of::<i16>());
+    let queries = rows * width * (float + float + pair + 1) + rows * float;
+    let tile = keys * width * 2 * (float + pair);
+    let scores = score_rows * config.tile_keys * (float + float + pair);
+    let small = (16 * config.tile_queries + 32 * width + 16 * rows) * float;
+    queries + tile + scores + small + 11 * LINE_BYTES
 }
 
 /// The unnormalised output of a block and the softmax of its rows; `value_scale` turns it into values.
@@ -297,8 +315,8 @@ impl<'b> Pass<'_, 'b> {
 
         let steepest = scratch.row_scales.iter().copied().fold(0.0, f32::max) * LN_2;
         let queries = &scratch.query_rounding;
-        !scratch.score_units.too_coarse(queries, self.rows, &scratch.key_rounding, keys.len(), steepest)
-            && !units::values_too_coarse(&scratch.value_rounding, &scratch.value_units, keys.len())
+        scratch.score_units.precise_enough(queries, self.rows, &scratch.key_rounding, keys.len(), steepest)
+            && units::values_precise_enough(&scratch.value_rounding, &scratch.value_units, keys.len())
     }
 
     /// Finds how many keys of the tile each row sees; false if none sees any.

@@ -1,5 +1,6 @@
 //! The knobs of the CPU kernel: what each may be, what rules bind them, how they read as text.
 
+use super::choose;
 use super::isa;
 use super::stages;
 use crate::error::{Error, Result};
@@ -123,16 +124,9 @@ pub const KNOBS: &[Knob] = &[
 ];
 
 impl Default for Config {
-    /// The fastest path that runs on every CPU; [`Plan`](crate::Plan) picks the SIMD level of this machine.
+    /// What [`Plan`](crate::Plan) picks on this machine.
     fn default() -> Self {
-        Config {
-            numbers: Numbers::Int16,
-            simd: isa::best(),
-            exp: Exp::Polynomial,
-            schedule: Schedule::Queue,
-            tile_queries: 64,
-            tile_keys: 256,
-        }
+        choose::best()
     }
 }
 

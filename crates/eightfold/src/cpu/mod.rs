@@ -1,10 +1,11 @@
 //! The CPU backend: a tiled online softmax over FP8 codes, SIMD chosen at run time.
 //!
-//! Memory beyond inputs and outputs: each thread keeps buffers whose size depends on the tile sizes and the head
-//! dimension ([`working_bytes`]), never on the number of keys or queries; splitting the keys of one head over
-//! threads adds one row of partial sums per row and split.
+//! Memory beyond inputs and outputs: each thread keeps buffers of at most [`working_bytes`], which depends on the
+//! tile sizes and the head and never on the number of keys; where the keys of one head are split over threads, each
+//! split adds one row of partial sums per query row.
 
 mod attend;
+mod choose;
 mod config;
 mod finish;
 mod isa;
@@ -16,6 +17,7 @@ mod source;
 mod stages;
 mod units;
 
+pub(crate) use choose::{candidates, describe};
 pub use config::{Config, Exp, KNOBS, Knob, Numbers, Schedule, Simd};
 pub use isa::Features;
 pub use stages::{STAGES, Stage, find as find_stage};
@@ -133,5 +135,53 @@ fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> R
 fn add(total: &Mutex<RunReport>, report: RunReport) {
     if let Ok(mut total) = total.lock() {
         *total += report;
+    }
+}
+
+/// The most memory that one thread keeps for this config and problem, in bytes, beyond inputs and outputs: the
+/// packed block of Q and its sums, one packed tile of K and V, and one tile of scores and weights, in both numbers.
+pub fn working_bytes(config: &Config, problem: &Problem) -> usize {
+    attend::working_bytes(config, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    fn scratch_after(config: Config, shape: Shape) -> (usize, usize) {
+        let problem = Problem::new(shape).unwrap();
+        let quantize = |dims: crate::Dims| {
+            let values: Vec<f32> = (0..dims.count()).map(|index| ((index * 7919) % 1000) as f32 - 500.0).collect();
+            crate::quantize(&values, dims).unwrap()
+        };
+        let (q, k, v) = (quantize(shape.query_dims()), quantize(shape.key_dims()), quantize(shape.key_dims()));
+        let kernels = Kernels::of(config.simd).unwrap();
+        let job = Job { problem: &problem, config: &config, kernels: &kernels, q: &q, k: &k, v: &v };
+        let cut = Cut::choose(&problem, Schedule::Serial, 1);
+        let mut scratch = Scratch::default();
+        for block in 0..cut.query_blocks {
+            let queries = cut.queries(&problem, block);
+            let block = Block { batch: 0, kv_head: 0, queries, keys: 0..shape.key_len };
+            attend::attend(&job, &block, &mut scratch);
+        }
+        (scratch.bytes(), working_bytes(&config, &problem))
+    }
+
+    #[test]
+    fn working_memory_is_bounded_and_independent_of_the_sequence() {
+        for numbers in [Numbers::F32, Numbers::Int16] {
+            let config = Config { numbers, simd: Simd::Portable, tile_queries: 32, tile_keys: 64, ..Config::default() };
+            let mut sizes = Vec::new();
+            for len in [600, 1200, 2400] {
+                let (used, bound) = scratch_after(config, Shape::new(1, 1, len, 40));
+                assert!(used <= bound, "{numbers}, {len}: {used} bytes used, {bound} promised");
+                sizes.push(bound);
+            }
+            assert_eq!(sizes[0], sizes[2], "the bound grew with the sequence");
+            let decode = Shape { query_len: 1, ..Shape::new(1, 1, 5000, 40) };
+            let (used, bound) = scratch_after(config, decode);
+            assert!(used <= bound && bound < sizes[0], "one query: {used} used, {bound} promised");
+        }
     }
 }

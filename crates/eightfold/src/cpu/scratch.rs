@@ -1,6 +1,9 @@
 //! Working memory that a thread keeps between calls. Its size depends on the tiles and the head, never on the
 //! number of keys.
 
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = 64;
+
 /// A buffer of plain numbers whose used part starts on a cache line.
 #[derive(Default)]
 pub(super) struct Buffer<T> {
@@ -12,7 +15,6 @@ pub(super) struct Buffer<T> {
 impl<T: Copy + Default> Buffer<T> {
     /// At least `len` elements, with whatever an earlier use left in them.
     pub(super) fn get(&mut self, len: usize) -> &mut [T] {
-        const LINE_BYTES: usize = 64;
         let spare = LINE_BYTES / size_of::<T>();
         if self.storage.len() < len + spare {
             self.storage = vec![T::default(); len + spare];
@@ -33,6 +35,7 @@ impl<T: Copy + Default> Buffer<T> {
     }
 
     /// The bytes that the buffer holds on to.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.storage.capacity() * size_of::<T>()
     }

@@ -37,6 +37,12 @@ impl Room {
         self.bytes[row * width..][..codes.len()].copy_from_slice(codes);
     }
 
+    /// The bytes that the room holds on to.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.factors.capacity() * size_of::<f32>()
+    }
+
     /// What was put here, as rows of `width` codes.
     pub(super) fn codes(&self, width: usize, format: Fp8Format) -> Codes<'_> {
         let rows = self.bytes.len() / width;

@@ -58,10 +58,10 @@ impl ScoreUnits {
         }
     }
 
-    /// Whether rounding Q and K disturbs the scores so much that it would show.
+    /// Whether rounding Q and K disturbs the scores so little that it will not show.
     ///
     /// `scale` turns a score into natural-log units.
-    pub(super) fn too_coarse(
+    pub(super) fn precise_enough(
         &self,
         queries: &Rounding,
         query_count: usize,
@@ -76,9 +76,8 @@ impl ScoreUnits {
             })
             .sum::<f32>()
             / (query_count as f32 * key_count as f32);
-        let error = variance.sqrt() * self.unit * scale;
-        // A NaN or an infinity (squares can overflow f32) is no proof of precision.
-        !(error <= SCORE_TOLERANCE)
+        // Squares can overflow f32; a NaN or an infinity compares as no proof of precision.
+        variance.sqrt() * self.unit * scale <= SCORE_TOLERANCE
     }
 }
 
@@ -91,16 +90,16 @@ pub(super) fn choose_value_units(largest: &[f32], factors: &mut Vec<f32>, units:
     factors.extend(units.iter().map(|unit| 1.0 / unit));
 }
 
-/// Whether rounding V disturbs it so much that it would show. It is judged against the mean magnitude, which a
+/// Whether rounding V disturbs it so little that it will not show. It is judged against the mean magnitude, which a
 /// few outliers cannot hide behind.
-pub(super) fn values_too_coarse(values: &Rounding, units: &[f32], count: usize) -> bool {
+pub(super) fn values_precise_enough(values: &Rounding, units: &[f32], count: usize) -> bool {
     let (mut residual, mut typical) = (0f32, 0f32);
     for ((channel_residual, magnitude), unit) in values.residual.iter().zip(&values.size).zip(units) {
         let mean = magnitude / count as f32;
         residual += channel_residual / count as f32 * unit * unit;
         typical += mean * mean * unit * unit;
     }
-    !(residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical) && residual > 0.0
+    residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical
 }
 
 /// The e for which `query`·2^e and `key`·2^-e come closest together.

@@ -9,6 +9,8 @@ mod pack;
 mod product;
 mod scalar;
 mod softmax;
+#[cfg(test)]
+mod tests;
 
 use super::config::Simd;
 use super::isa::{self, Features};

@@ -256,7 +256,7 @@ impl<L: Lanes> IntegerSink<L> for KeyPairs<L::I> {
 
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, channel: usize, integers: L::I) {
-        if row % 2 == 0 {
+        if row.is_multiple_of(2) {
             self.even = integers;
         } else {
             unsafe { L::store_int(self.place.place(row / 2, channel), L::pair(self.even, integers)) }
