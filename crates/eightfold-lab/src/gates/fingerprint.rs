@@ -3,7 +3,7 @@
 use eightfold::{Fp8Tensor, Output, Values};
 
 /// FNV-1a over 64-bit words: not for secrets, but the same on every machine.
-pub struct Fingerprint(u64);
+struct Fingerprint(u64);
 
 impl Fingerprint {
     fn new() -> Self {
@@ -38,7 +38,7 @@ pub(super) fn of_inputs(tensors: [&Fp8Tensor; 3]) -> u64 {
 }
 
 /// A hash of an output's bits, log-sum-exp included.
-pub(super) fn of_output(output: &Output) -> u64 {
+pub(crate) fn of_output(output: &Output) -> u64 {
     let mut hash = Fingerprint::new();
     match &output.values {
         Values::F32(values) => values.iter().for_each(|x| hash.word(u64::from(x.to_bits()))),

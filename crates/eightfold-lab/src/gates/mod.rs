@@ -2,7 +2,7 @@
 
 mod case;
 pub mod correctness;
-mod fingerprint;
+pub(crate) mod fingerprint;
 mod rounding;
 mod sample;
 pub mod standard;
