@@ -1,1 +1,6 @@
-//! The lab.
+//! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
+
+pub mod errors;
+pub mod gates;
+pub mod inputs;
+pub mod shapes;

@@ -1,0 +1,367 @@
+//! The limits of the gates, as data: `gates.toml`.
+
+use crate::inputs::Family;
+use eightfold::{Error, Fp8Format, Result, Variant, cpu::Numbers};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Every limit and policy of the gates.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thresholds {
+    /// The limits of the correctness gate.
+    pub correctness: CorrectnessLimits,
+    /// How kernels are timed.
+    pub timing: TimingPolicy,
+}
+
+/// How kernels are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimingPolicy {
+    /// Runs before the first that counts.
+    pub warmup_iterations: usize,
+    /// Warm-up ends early after this long.
+    pub warmup_max_seconds: f64,
+    /// Runs that count.
+    pub iterations: usize,
+    /// Runs that count at the very least, however slow the kernel.
+    pub min_iterations: usize,
+    /// Beyond this long no further runs are counted.
+    pub max_seconds_per_cell: f64,
+}
+
+/// The limits of the correctness gate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorrectnessLimits {
+    /// Limits of the kernel's own error that hold for every variant.
+    pub kernel: KernelLimits,
+    /// How much is compared with the float64 reference.
+    pub reference: ReferencePolicy,
+    /// The tolerance that each number path declares.
+    pub tolerance: Tolerances,
+    /// The limits of the end-to-end error.
+    pub end_to_end: EndToEnd,
+}
+
+/// Limits of the kernel's own error that hold for every variant.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelLimits {
+    /// The largest error.
+    pub max_abs: f64,
+    /// The mean magnitude of the errors.
+    pub mean_abs: f64,
+    /// The share of bad elements.
+    pub bad_fraction: f64,
+    /// An element is bad above `bad_atol + bad_rtol · |reference|`.
+    pub bad_atol: f64,
+    /// See `bad_atol`.
+    pub bad_rtol: f64,
+}
+
+/// How much is compared with the float64 reference.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReferencePolicy {
+    /// Problems of more arithmetic than this are compared on a sample of row blocks.
+    pub max_gflop: f64,
+    /// Rows per block of the sample.
+    pub block_rows: usize,
+}
+
+/// The tolerance that each number path declares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerances {
+    /// The path with f32 products.
+    pub f32: Tolerance,
+    /// The path with 16-bit fixed-point products.
+    pub i16: Tolerance,
+}
+
+/// The error that a number path declares for itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerance {
+    /// The relative L2 norm of the kernel's own error, on families that are not named below.
+    pub relative_l2: f64,
+    /// The largest error of the log-sum-exp, in nats ...
+    pub lse_nats: f64,
+    /// ... plus this share of the largest log-sum-exp.
+    pub lse_relative: f64,
+    /// The relative L2 norm on these families.
+    pub families: BTreeMap<Family, f64>,
+}
+
+impl Tolerance {
+    /// The relative L2 norm allowed on a family, or on a user's own inputs.
+    pub fn relative_l2(&self, family: Option<Family>) -> f64 {
+        family.and_then(|family| self.families.get(&family)).copied().unwrap_or(self.relative_l2)
+    }
+}
+
+/// The limits of the end-to-end error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndToEnd {
+    /// How much more E5M2 may cost than E4M3: this for the relative L2 norm, its square for 1 − cosine.
+    pub e5m2_factor: f64,
+    /// On a user's own inputs.
+    pub user: EndToEndLimits,
+    /// On each family.
+    pub families: BTreeMap<Family, EndToEndLimits>,
+}
+
+/// The limits of the end-to-end error on one kind of inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndToEndLimits {
+    /// The largest relative L2 norm.
+    pub relative_l2: f64,
+    /// The smallest cosine.
+    pub cosine: f64,
+}
+
+const EMBEDDED: &str = include_str!("../../gates.toml");
+
+impl Thresholds {
+    /// The limits that come with this program.
+    pub fn embedded() -> Self {
+        Thresholds::parse(EMBEDDED, "gates.toml").expect("a test parses the embedded file")
+    }
+
+    /// The text of the embedded file, with its comments: where a file of one's own starts from.
+    pub fn embedded_text() -> &'static str {
+        EMBEDDED
+    }
+
+    /// The limits in a file of the user's.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::invalid(
+                "gates",
+                format!("{} cannot be read: {error}", path.display()),
+                "give the path of a TOML file, or leave it out for the embedded limits",
+            )
+        })?;
+        Thresholds::parse(&text, &path.display().to_string())
+    }
+
+    fn parse(text: &str, name: &str) -> Result<Self> {
+        let thresholds: Thresholds = toml::from_str(text).map_err(|error| {
+            let place = error.span().map_or(String::new(), |span| {
+                format!(" line {}", text[..span.start].matches('\n').count() + 1)
+            });
+            // The parser's messages may span lines; errors here are one.
+            let message = error.message().lines().collect::<Vec<_>>().join(", ");
+            Error::invalid(
+                "gates",
+                format!("{name}{place}: {message}"),
+                "compare with the embedded gates.toml",
+            )
+        })?;
+        thresholds.check_ranges(name)?;
+        Ok(thresholds)
+    }
+
+    /// The tolerance that a variant declares.
+    pub fn tolerance(&self, variant: &Variant) -> &Tolerance {
+        let tolerances = &self.correctness.tolerance;
+        match variant {
+            Variant::Cpu(config) if config.numbers == Numbers::Int16 => &tolerances.i16,
+            _ => &tolerances.f32,
+        }
+    }
+
+    /// The end-to-end limits of a family, or of a user's own inputs, in an input format.
+    pub fn end_to_end(&self, family: Option<Family>, format: Fp8Format) -> EndToEndLimits {
+        let EndToEnd { user, families, e5m2_factor } = &self.correctness.end_to_end;
+        let limits = family.map_or(user, |family| &families[&family]);
+        let factor = if format == Fp8Format::E5m2 { *e5m2_factor } else { 1.0 };
+        EndToEndLimits {
+            relative_l2: limits.relative_l2 * factor,
+            cosine: 1.0 - (1.0 - limits.cosine) * factor * factor,
+        }
+    }
+
+    fn check_ranges(&self, name: &str) -> Result<()> {
+        let invalid = |key: String, rule: String, fix: &str| {
+            Error::invalid("gates", format!("{name}: {key} {rule}"), fix)
+        };
+        let CorrectnessLimits { kernel, reference, tolerance, end_to_end } = &self.correctness;
+        let missing = Family::ALL.iter().find(|family| !end_to_end.families.contains_key(family));
+        if let Some(family) = missing {
+            return Err(invalid(
+                format!("correctness.end_to_end.families.{family}"),
+                "is missing".into(),
+                "give every family its relative_l2 and cosine",
+            ));
+        }
+
+        let mut positive = vec![
+            ("timing.warmup_max_seconds".to_string(), self.timing.warmup_max_seconds),
+            ("timing.max_seconds_per_cell".into(), self.timing.max_seconds_per_cell),
+            ("timing.min_iterations".into(), self.timing.min_iterations as f64),
+            ("correctness.kernel.max_abs".into(), kernel.max_abs),
+            ("correctness.kernel.mean_abs".into(), kernel.mean_abs),
+            ("correctness.kernel.bad_fraction".into(), kernel.bad_fraction),
+            ("correctness.kernel.bad_atol".into(), kernel.bad_atol),
+            ("correctness.kernel.bad_rtol".into(), kernel.bad_rtol),
+            ("correctness.end_to_end.e5m2_factor".into(), end_to_end.e5m2_factor),
+            ("correctness.reference.max_gflop".into(), reference.max_gflop),
+            ("correctness.reference.block_rows".into(), reference.block_rows as f64),
+        ];
+        for (path, tolerance) in [("f32", &tolerance.f32), ("i16", &tolerance.i16)] {
+            let prefix = format!("correctness.tolerance.{path}");
+            positive.push((format!("{prefix}.relative_l2"), tolerance.relative_l2));
+            positive.push((format!("{prefix}.lse_nats"), tolerance.lse_nats));
+            positive.push((format!("{prefix}.lse_relative"), tolerance.lse_relative));
+            for (family, relative_l2) in &tolerance.families {
+                positive.push((format!("{prefix}.families.{family}"), *relative_l2));
+            }
+        }
+        let families = end_to_end
+            .families
+            .iter()
+            .map(|(family, limits)| (format!("families.{family}"), limits));
+        for (key, limits) in families.chain([("user".to_string(), &end_to_end.user)]) {
+            let prefix = format!("correctness.end_to_end.{key}");
+            positive.push((format!("{prefix}.relative_l2"), limits.relative_l2));
+            positive.push((format!("{prefix}.cosine"), limits.cosine));
+            if limits.cosine > 1.0 {
+                let rule = format!("is {}, but no cosine is above 1", limits.cosine);
+                return Err(invalid(format!("{prefix}.cosine"), rule, "give a number from 0 to 1"));
+            }
+        }
+        if let Some((key, value)) =
+            positive.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0)
+        {
+            return Err(invalid(
+                key,
+                format!("is {value}, but must be finite and above 0"),
+                "give a positive number",
+            ));
+        }
+
+        if kernel.bad_fraction >= 1.0 {
+            let rule = format!("is {}, which nothing can fail", kernel.bad_fraction);
+            return Err(invalid(
+                "correctness.kernel.bad_fraction".into(),
+                rule,
+                "give a share below 1",
+            ));
+        }
+        if kernel.bad_atol >= kernel.max_abs {
+            let rule = format!(
+                "is {}, not below max_abs {}: the check would be implied by it",
+                kernel.bad_atol, kernel.max_abs
+            );
+            return Err(invalid("correctness.kernel.bad_atol".into(), rule, "give a tighter one"));
+        }
+        if self.timing.iterations < self.timing.min_iterations {
+            let rule = format!(
+                "is {}, below min_iterations {}",
+                self.timing.iterations, self.timing.min_iterations
+            );
+            return Err(invalid(
+                "timing.iterations".into(),
+                rule,
+                "raise the one or lower the other",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error after one replacement in the embedded file.
+    fn error_after(from: &str, to: &str) -> String {
+        assert!(EMBEDDED.contains(from), "gates.toml has no `{from}`");
+        Thresholds::parse(&EMBEDDED.replacen(from, to, 1), "mine.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_embedded_file_holds() {
+        let thresholds = Thresholds::embedded();
+        assert_eq!(thresholds.correctness.kernel.max_abs, 0.06);
+        assert_eq!(thresholds.correctness.kernel.mean_abs, 0.02);
+        assert_eq!(thresholds.correctness.kernel.bad_fraction, 0.01);
+        assert_eq!(thresholds.timing.iterations, 100);
+        let again: Thresholds = toml::from_str(&toml::to_string(&thresholds).unwrap()).unwrap();
+        assert_eq!(again, thresholds);
+    }
+
+    #[test]
+    fn every_variant_declares_its_paths_tolerance() {
+        let thresholds = Thresholds::embedded();
+        let gaussian = |variant: &str| {
+            thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian))
+        };
+        assert_eq!(gaussian("cpu:baseline"), 2e-6);
+        assert_eq!(gaussian("cpu:numbers=i16,simd=portable"), 3e-4);
+        for family in Family::ALL {
+            assert!(thresholds.correctness.tolerance.i16.relative_l2(Some(*family)) <= 3e-3);
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = error_after("max_abs = 0.06", "max_abz = 0.06");
+        let line = EMBEDDED.lines().position(|line| line == "max_abs = 0.06").unwrap() + 1;
+        assert!(error.contains("unknown field `max_abz`"), "{error}");
+        assert!(error.contains(&format!("mine.toml line {line}:")), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_family_is_named() {
+        let error = error_after("families.huge]", "families.hugh]");
+        assert!(error.contains("`hugh`"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_family_is_named() {
+        let start = EMBEDDED.find("[correctness.end_to_end.families.huge]").unwrap();
+        let end = start + 1 + EMBEDDED[start + 1..].find('[').unwrap();
+        let error = error_after(&EMBEDDED[start..end], "");
+        assert!(error.contains("correctness.end_to_end.families.huge is missing"), "{error}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_with_the_fix() {
+        let cases = [
+            ("max_abs = 0.06", "max_abs = -1.0", "correctness.kernel.max_abs is -1"),
+            ("mean_abs = 0.02", "mean_abs = nan", "correctness.kernel.mean_abs is NaN"),
+            ("bad_fraction = 0.01", "bad_fraction = 1.0", "correctness.kernel.bad_fraction is 1"),
+            ("bad_atol = 0.002", "bad_atol = 0.06", "correctness.kernel.bad_atol is 0.06"),
+            ("min_iterations = 3", "min_iterations = 0", "timing.min_iterations is 0"),
+            ("min_iterations = 3", "min_iterations = 101", "timing.iterations is 100"),
+            ("cosine = 0.", "cosine = 1.", "but no cosine is above 1"),
+            ("block_rows = 32", "block_rows = 0", "correctness.reference.block_rows is 0"),
+        ];
+        for (from, to, expected) in cases {
+            let error = error_after(from, to);
+            assert!(error.contains(expected), "{error}");
+            assert!(error.starts_with("gates: mine.toml: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_not_toml_is_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gates.toml");
+        let error = Thresholds::load(&path).unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        std::fs::write(&path, "[timing\n").unwrap();
+        let error = Thresholds::load(&path).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        std::fs::write(&path, EMBEDDED).unwrap();
+        assert_eq!(Thresholds::load(&path).unwrap(), Thresholds::embedded());
+    }
+}
