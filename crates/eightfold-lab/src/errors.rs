@@ -106,10 +106,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_counted_and_bad_and_leaves_the_rest_readable() {
-        let stats = ErrorStats::between(
-            [(f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, 1.0), (1.0, 1.0)],
-            BAD,
-        );
+        let stats = ErrorStats::between([(f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, 1.0), (1.0, 1.0)], BAD);
         assert_eq!((stats.non_finite, stats.bad_fraction), (2, 0.5));
         assert_eq!((stats.max_abs, stats.relative_l2, stats.cosine), (0.0, 0.0, 1.0));
     }

@@ -75,9 +75,7 @@ impl FromStr for Family {
     fn from_str(text: &str) -> Result<Self> {
         let names: Vec<_> = Family::ALL.iter().map(|family| family.name()).collect();
         let position = names.iter().position(|name| *name == text);
-        position
-            .map(|index| Family::ALL[index])
-            .ok_or_else(|| suggest::unknown("inputs", text, &names))
+        position.map(|index| Family::ALL[index]).ok_or_else(|| suggest::unknown("inputs", text, &names))
     }
 }
 
@@ -117,8 +115,7 @@ impl Inputs {
         match family {
             Family::Gaussian | Family::Tiny | Family::Huge => {}
             Family::Outliers => {
-                for (purpose, values) in
-                    [(Use::QOutliers, &mut q), (Use::KOutliers, &mut k), (Use::VOutliers, &mut v)]
+                for (purpose, values) in [(Use::QOutliers, &mut q), (Use::KOutliers, &mut k), (Use::VOutliers, &mut v)]
                 {
                     scale_one_in_a_thousand(&mut stream(purpose), values);
                 }
@@ -127,10 +124,7 @@ impl Inputs {
             Family::KeyChannelOutliers => {
                 // Two different channels; head_dim is at least 8.
                 for (channel, factor) in [(shape.head_dim / 3, 100.0), (shape.head_dim - 1, 20.0)] {
-                    k.iter_mut()
-                        .skip(channel)
-                        .step_by(shape.head_dim)
-                        .for_each(|value| *value *= factor);
+                    k.iter_mut().skip(channel).step_by(shape.head_dim).for_each(|value| *value *= factor);
                 }
             }
             Family::AttentionSink => add_sink(shape, &mut q, &mut k),
@@ -145,13 +139,7 @@ impl Inputs {
     }
 
     /// A user's own numbers in `[B,H,S,D]` order; they must fill the shape.
-    pub fn of_user(
-        shape: Shape,
-        origin: impl Into<String>,
-        q: Vec<f32>,
-        k: Vec<f32>,
-        v: Vec<f32>,
-    ) -> Result<Inputs> {
+    pub fn of_user(shape: Shape, origin: impl Into<String>, q: Vec<f32>, k: Vec<f32>, v: Vec<f32>) -> Result<Inputs> {
         Problem::new(shape)?;
         let (queries, keys) = (shape.query_dims(), shape.key_dims());
         for (name, values, dims) in [("q", &q, queries), ("k", &k, keys), ("v", &v, keys)] {
@@ -230,14 +218,12 @@ const SINK_NATS: f32 = 10.0;
 mod tests {
     use super::*;
 
-    const SHAPE: Shape =
-        Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 64, key_len: 96, head_dim: 64 };
+    const SHAPE: Shape = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 64, key_len: 96, head_dim: 64 };
 
     fn mean_and_deviation(values: &[f32]) -> (f64, f64) {
         let count = values.len() as f64;
         let mean = values.iter().copied().map(f64::from).sum::<f64>() / count;
-        let square =
-            values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / count;
+        let square = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / count;
         (mean, square.sqrt())
     }
 
@@ -265,10 +251,7 @@ mod tests {
         for &family in Family::ALL {
             let inputs = Inputs::generate(SHAPE, family, 7);
             assert_eq!(inputs.q.len(), SHAPE.query_dims().count());
-            assert_eq!(
-                (inputs.k.len(), inputs.v.len()),
-                (SHAPE.key_dims().count(), SHAPE.key_dims().count())
-            );
+            assert_eq!((inputs.k.len(), inputs.v.len()), (SHAPE.key_dims().count(), SHAPE.key_dims().count()));
             let all = inputs.q.iter().chain(&inputs.k).chain(&inputs.v);
             assert!(all.into_iter().all(|value| value.is_finite()), "{family}");
             assert_eq!(inputs.origin, format!("{family} seed 7"));
@@ -296,16 +279,12 @@ mod tests {
         for values in [&outliers.q, &outliers.k, &outliers.v] {
             let far = values.iter().filter(|value| value.abs() > 5.5).count() as f64;
             let expected = values.len() as f64 / 1000.0 * 0.582;
-            assert!(
-                (far - expected).abs() < 4.0 * expected.sqrt(),
-                "{far} outliers, {expected} expected"
-            );
+            assert!((far - expected).abs() < 4.0 * expected.sqrt(), "{far} outliers, {expected} expected");
         }
 
         let keys = of(Family::KeyChannelOutliers).k;
         let channel = |index| keys.iter().copied().skip(index).step_by(64).collect::<Vec<_>>();
-        let deviations: Vec<_> =
-            (0..64).map(|index| mean_and_deviation(&channel(index)).1).collect();
+        let deviations: Vec<_> = (0..64).map(|index| mean_and_deviation(&channel(index)).1).collect();
         assert_eq!(deviations.iter().filter(|deviation| **deviation > 80.0).count(), 1);
         assert_eq!(deviations.iter().filter(|deviation| **deviation > 15.0).count(), 2);
     }
@@ -314,9 +293,7 @@ mod tests {
     fn the_sink_takes_most_of_the_weight_of_most_rows() {
         let Inputs { q, k, .. } = Inputs::generate(SHAPE, Family::AttentionSink, 1);
         let scores = |row: usize| -> Vec<f64> {
-            let dot = |key: &[f32]| {
-                q[row * 64..][..64].iter().zip(key).map(|(q, k)| f64::from(q * k)).sum::<f64>()
-            };
+            let dot = |key: &[f32]| q[row * 64..][..64].iter().zip(key).map(|(q, k)| f64::from(q * k)).sum::<f64>();
             k[..96 * 64].chunks(64).map(|key| dot(key) / 8.0).collect()
         };
         // The first 128 rows are the two query heads that share the first key head.
@@ -349,9 +326,7 @@ mod tests {
     #[test]
     fn a_users_numbers_must_fill_the_shape() {
         let Inputs { q, k, v, .. } = Inputs::generate(SHAPE, Family::Gaussian, 1);
-        let error = Inputs::of_user(SHAPE, "file", q.clone(), k[1..].to_vec(), v.clone())
-            .unwrap_err()
-            .to_string();
+        let error = Inputs::of_user(SHAPE, "file", q.clone(), k[1..].to_vec(), v.clone()).unwrap_err().to_string();
         assert!(error.starts_with("k: "), "{error}");
         assert_eq!(Inputs::of_user(SHAPE, "file", q, k, v).unwrap().family, None);
     }

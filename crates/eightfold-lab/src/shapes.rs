@@ -27,26 +27,10 @@ const fn self_attention(batch: usize, heads: usize, len: usize, head_dim: usize)
 }
 
 static REGISTRY: &[Registered] = &[
-    Registered {
-        name: "small",
-        shape: self_attention(1, 8, 32, 64),
-        what: "one tile per head: overheads show",
-    },
-    Registered {
-        name: "mission",
-        shape: self_attention(1, 8, 512, 64),
-        what: "the size the kernels are built for",
-    },
-    Registered {
-        name: "mission_b2",
-        shape: self_attention(2, 8, 512, 64),
-        what: "the same, two sequences",
-    },
-    Registered {
-        name: "long",
-        shape: self_attention(2, 8, 2048, 64),
-        what: "long enough that memory shows",
-    },
+    Registered { name: "small", shape: self_attention(1, 8, 32, 64), what: "one tile per head: overheads show" },
+    Registered { name: "mission", shape: self_attention(1, 8, 512, 64), what: "the size the kernels are built for" },
+    Registered { name: "mission_b2", shape: self_attention(2, 8, 512, 64), what: "the same, two sequences" },
+    Registered { name: "long", shape: self_attention(2, 8, 2048, 64), what: "long enough that memory shows" },
 ];
 
 /// Every shape with a name, smallest first.

@@ -1,12 +1,9 @@
 //! What the correctness gate says where there is no plain right or wrong.
 
 use eightfold::quantize::Quantizer;
-use eightfold::{
-    Error, Fp8Format, Fp8Tensor, Layout, Output, OutputFormat, Problem, Result, RunReport, Shape,
-};
+use eightfold::{Error, Fp8Format, Fp8Tensor, Layout, Output, OutputFormat, Problem, Result, RunReport, Shape};
 use eightfold_lab::gates::{
-    Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thresholds, check,
-    checks,
+    Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thresholds, check, checks,
 };
 use eightfold_lab::inputs::{Family, Inputs};
 
@@ -17,8 +14,7 @@ fn variant() -> PlannedVariant {
 fn case_of(problem: &Problem, family: Family) -> Case {
     let inputs = Inputs::generate(problem.shape(), family, 1);
     let quantizer = Quantizer::new(problem.input_format());
-    Case::prepare(problem, &inputs, &quantizer, &Thresholds::embedded().correctness.reference)
-        .unwrap()
+    Case::prepare(problem, &inputs, &quantizer, &Thresholds::embedded().correctness.reference).unwrap()
 }
 
 fn gate(subject: &mut dyn Subject, cases: &[Case]) -> CorrectnessReport {
@@ -37,14 +33,7 @@ impl Subject for Needs {
         self.0.into()
     }
 
-    fn run(
-        &mut self,
-        _: &Problem,
-        _: &Fp8Tensor,
-        _: &Fp8Tensor,
-        _: &Fp8Tensor,
-        _: &mut Output,
-    ) -> Result<RunReport> {
+    fn run(&mut self, _: &Problem, _: &Fp8Tensor, _: &Fp8Tensor, _: &Fp8Tensor, _: &mut Output) -> Result<RunReport> {
         Err(Error::unavailable(self.0, "there is none here", "use another machine"))
     }
 }
@@ -67,8 +56,7 @@ fn a_reference_that_no_kernel_could_write_is_invalid() {
     let inputs = Inputs::generate(shape, Family::Gaussian, 1);
     let case = |problem: &Problem, size: f32| {
         let v = inputs.v.iter().map(|value| value * size).collect();
-        let inputs =
-            Inputs::of_user(shape, "large values", inputs.q.clone(), inputs.k.clone(), v).unwrap();
+        let inputs = Inputs::of_user(shape, "large values", inputs.q.clone(), inputs.k.clone(), v).unwrap();
         let policy = Thresholds::embedded().correctness.reference;
         Case::prepare(problem, &inputs, &Quantizer::new(Fp8Format::E4m3), &policy).unwrap()
     };
@@ -89,19 +77,9 @@ fn half_precision_outputs_pass_with_their_rounding_and_no_more() {
         (OutputFormat::Bf16, Family::Huge),
     ] {
         let report = gate(&mut variant(), &[case_of(&small().with_output_format(format), family)]);
-        assert_eq!(
-            report.gate.outcome,
-            Outcome::Pass,
-            "{format:?} {family}: {}",
-            report.gate.summary
-        );
+        assert_eq!(report.gate.outcome, Outcome::Pass, "{format:?} {family}: {}", report.gate.summary);
         let l2 = report.gate.checks.iter().find(|check| check.name == checks::RELATIVE_L2).unwrap();
-        assert!(
-            l2.value > l2.limit / 10.0,
-            "{format:?} {family}: {} is far below {}",
-            l2.value,
-            l2.limit
-        );
+        assert!(l2.value > l2.limit / 10.0, "{format:?} {family}: {} is far below {}", l2.value, l2.limit);
     }
 }
 
@@ -134,8 +112,7 @@ fn a_users_tensors_have_no_quantiser_error() {
 fn mismatched_inputs_are_an_error_that_names_them() {
     let policy = Thresholds::embedded().correctness.reference;
     let other = Inputs::generate(Shape::new(1, 2, 40, 64), Family::Gaussian, 1);
-    let error =
-        Case::prepare(&small(), &other, &Quantizer::new(Fp8Format::E4m3), &policy).unwrap_err();
+    let error = Case::prepare(&small(), &other, &Quantizer::new(Fp8Format::E4m3), &policy).unwrap_err();
     assert!(error.to_string().starts_with("inputs: "), "{error}");
     let Case { q, k, v, .. } = case_of(&small(), Family::Gaussian);
     let longer = Problem::new(Shape::new(1, 2, 56, 64)).unwrap();
@@ -146,8 +123,7 @@ fn mismatched_inputs_are_an_error_that_names_them() {
 /// A sampled case must judge as the whole one does: same rows, same references.
 #[test]
 fn a_sample_of_rows_sees_what_all_rows_see() {
-    let grouped =
-        Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 200, key_len: 150, head_dim: 32 };
+    let grouped = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 200, key_len: 150, head_dim: 32 };
     let sampling = ReferencePolicy { max_gflop: 1e-3, block_rows: 16 };
     for problem in [Problem::new(grouped).unwrap(), Problem::new(grouped).unwrap().causal()] {
         let problem = problem.with_lse(true);
@@ -162,10 +138,7 @@ fn a_sample_of_rows_sees_what_all_rows_see() {
 
 #[test]
 fn a_report_survives_json() {
-    let report = gate(
-        &mut variant(),
-        &[case_of(&small(), Family::Gaussian), case_of(&small(), Family::Huge)],
-    );
+    let report = gate(&mut variant(), &[case_of(&small(), Family::Gaussian), case_of(&small(), Family::Huge)]);
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<CorrectnessReport>(&text).unwrap(), report);
 }

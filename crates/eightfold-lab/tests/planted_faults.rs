@@ -6,8 +6,8 @@ use eightfold::quantize::Quantizer;
 use eightfold::{Fp8Format, Mask, Problem, Shape, Variant};
 use eightfold_lab::gates::standard::{StandardCase, odd_cases};
 use eightfold_lab::gates::{
-    Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thoroughness,
-    Thresholds, check, checks, standard_cases,
+    Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thoroughness, Thresholds, check,
+    checks, standard_cases,
 };
 use eightfold_lab::inputs::{Family, Inputs};
 use eightfold_lab::shapes;
@@ -24,12 +24,9 @@ fn prepare(cases: Vec<StandardCase>) -> Vec<Case> {
 /// The standard cases of a named shape; on the larger one, for the sake of time, only the families that the main job
 /// never leaves out.
 fn standard(name: &str, mask: Mask) -> Vec<Case> {
-    let mut cases =
-        standard_cases(shapes::parse(name).unwrap().shape, mask, Thoroughness::Quick).unwrap();
+    let mut cases = standard_cases(shapes::parse(name).unwrap().shape, mask, Thoroughness::Quick).unwrap();
     if name != "small" {
-        cases.retain(|case| {
-            matches!(case.family, Family::Gaussian | Family::BiasedValues) && case.seed == 1
-        });
+        cases.retain(|case| matches!(case.family, Family::Gaussian | Family::BiasedValues) && case.seed == 1);
     }
     prepare(cases)
 }
@@ -44,9 +41,7 @@ fn plain_sets() -> &'static [CaseSet] {
 
 fn causal_sets() -> &'static [CaseSet] {
     static SETS: OnceLock<Vec<CaseSet>> = OnceLock::new();
-    SETS.get_or_init(|| {
-        ["small", "mission"].map(|name| (name, standard(name, Mask::Causal))).into()
-    })
+    SETS.get_or_init(|| ["small", "mission"].map(|name| (name, standard(name, Mask::Causal))).into())
 }
 
 fn odd_sets() -> &'static [CaseSet] {
@@ -91,10 +86,7 @@ fn assert_caught(fault: &Fault, sets: &[CaseSet]) {
         println!("{kind:?} on {name}: {}", report.gate.summary);
         assert_eq!(report.gate.outcome, Outcome::Fail, "{kind:?} passes on {name}");
         for expected in fault.seen_by {
-            assert!(
-                failed.contains(*expected),
-                "{kind:?} on {name}: `{expected}` did not see it, only {failed:?}"
-            );
+            assert!(failed.contains(*expected), "{kind:?} on {name}: `{expected}` did not see it, only {failed:?}");
         }
     }
 }
@@ -130,8 +122,7 @@ fn faults_are_caught_on_a_sample_of_rows() {
     let sampled = |mask| -> Vec<CaseSet> {
         let shape = Shape::new(1, 2, 304, 64);
         let cases = standard_cases(shape, mask, Thoroughness::Quick).unwrap();
-        let cases: Vec<_> =
-            cases.iter().map(|case| case.prepare(&quantizer, &policy).unwrap()).collect();
+        let cases: Vec<_> = cases.iter().map(|case| case.prepare(&quantizer, &policy).unwrap()).collect();
         assert!(cases.iter().all(|case| case.rows_compared() < 2 * 304 / 2));
         vec![("a sample", cases)]
     };
@@ -150,17 +141,9 @@ fn the_same_variants_without_a_fault_pass() {
     for variant in [loosest(), tightest()] {
         for (name, cases) in [plain_sets(), causal_sets(), odd_sets()].into_iter().flatten() {
             let report = gate(&mut PlannedVariant(variant), &variant, cases);
-            assert_eq!(
-                report.gate.outcome,
-                Outcome::Pass,
-                "{variant} on {name}: {}",
-                report.gate.summary
-            );
+            assert_eq!(report.gate.outcome, Outcome::Pass, "{variant} on {name}: {}", report.gate.summary);
             assert_eq!(report.cases.len(), cases.len());
-            assert!(
-                report.cases.iter().all(|case| case.repeatable),
-                "{variant} on {name} is not repeatable"
-            );
+            assert!(report.cases.iter().all(|case| case.repeatable), "{variant} on {name} is not repeatable");
         }
     }
 }

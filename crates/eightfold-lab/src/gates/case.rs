@@ -45,10 +45,7 @@ impl Case {
         if inputs.shape != shape {
             return Err(Error::invalid(
                 "inputs",
-                format!(
-                    "{} has shape {}, but the problem is {problem}",
-                    inputs.origin, inputs.shape
-                ),
+                format!("{} has shape {}, but the problem is {problem}", inputs.origin, inputs.shape),
                 "generate or load inputs of the problem's shape",
             ));
         }
@@ -56,8 +53,8 @@ impl Case {
         let k = quantizer.quantize(&inputs.k, shape.key_dims(), Layout::Bhsd)?;
         let v = quantizer.quantize(&inputs.v, shape.key_dims(), Layout::Bhsd)?;
         let mut case = Case::of_tensors(problem, &inputs.origin, q, k, v, policy)?;
-        let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v]
-            .map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
+        let [q, k, v] =
+            [&inputs.q, &inputs.k, &inputs.v].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
         (_, case.unquantized) = reference_rows(problem, &q, &k, &v, policy)?;
         case.family = inputs.family;
         Ok(case)
@@ -83,8 +80,7 @@ impl Case {
                 ));
             }
         }
-        let (rows, dequantized) =
-            reference_rows(problem, &q.dequantize(), &k.dequantize(), &v.dequantize(), policy)?;
+        let (rows, dequantized) = reference_rows(problem, &q.dequantize(), &k.dequantize(), &v.dequantize(), policy)?;
         let inputs_hash = fingerprint::of_inputs([&q, &k, &v]);
         Ok(Case {
             problem: *problem,
@@ -134,8 +130,7 @@ fn reference_rows(
                 let keys = kv_head * shape.key_len * head_dim;
                 let keys = keys..keys + part.shape().key_len * head_dim;
                 let queries = block_rows.start * head_dim..block_rows.end * head_dim;
-                let reference =
-                    reference::attention(&part, &q[queries], &k[keys.clone()], &v[keys])?;
+                let reference = reference::attention(&part, &q[queries], &k[keys.clone()], &v[keys])?;
                 sampled.values.extend(reference.values);
                 sampled.lse.extend(reference.lse);
             }

@@ -1,9 +1,7 @@
 //! The correctness gate: the kernel's own error, and the end-to-end error, each against float64.
 
 use super::case::Case;
-use super::evidence::{
-    POISONS, compared_values, empty_rows_not_zero, fits, lse_max_abs, non_finite, unwritten,
-};
+use super::evidence::{POISONS, compared_values, empty_rows_not_zero, fits, lse_max_abs, non_finite, unwritten};
 use super::limits::Limits;
 use super::rounding::max_finite;
 use super::subject::Subject;
@@ -158,10 +156,9 @@ pub fn check(
 fn reference_fits(case: &Case) -> bool {
     let most = max_finite(case.problem.output_format());
     let lse_fits = |lse: &f64| lse.abs() <= f64::from(f32::MAX) || *lse == f64::NEG_INFINITY;
-    [&case.dequantized, &case.unquantized].into_iter().all(|reference| {
-        reference.values.iter().all(|value| value.abs() <= most)
-            && reference.lse.iter().all(lse_fits)
-    })
+    [&case.dequantized, &case.unquantized]
+        .into_iter()
+        .all(|reference| reference.values.iter().all(|value| value.abs() <= most) && reference.lse.iter().all(lse_fits))
 }
 
 /// Why a subject gave no output.
@@ -182,19 +179,15 @@ fn run_twice(subject: &mut dyn Subject, case: &Case) -> Result<[Run; 2], Failure
         output.values.fill(poison);
         output.lse.iter_mut().flatten().for_each(|lse| *lse = poison);
         // A subject that panics has failed; the gate that tests it has not.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            subject.run(&case.problem, &case.q, &case.k, &case.v, &mut output)
-        }));
-        let inputs_changed =
-            fingerprint::of_inputs([&case.q, &case.k, &case.v]) != case.inputs_hash;
+        let result =
+            catch_unwind(AssertUnwindSafe(|| subject.run(&case.problem, &case.q, &case.k, &case.v, &mut output)));
+        let inputs_changed = fingerprint::of_inputs([&case.q, &case.k, &case.v]) != case.inputs_hash;
         match result {
             Ok(Ok(_)) if !fits(case, &output) => {
                 Err(Failure::Ended("gave back an output of another size or number format".into()))
             }
             Ok(Ok(report)) => Ok(Run { output, counts: report.into(), inputs_changed }),
-            Ok(Err(error @ Error::Unavailable { .. })) => {
-                Err(Failure::Unavailable(error.to_string()))
-            }
+            Ok(Err(error @ Error::Unavailable { .. })) => Err(Failure::Unavailable(error.to_string())),
             Ok(Err(error)) => Err(Failure::Ended(error.to_string())),
             Err(panic) => Err(Failure::Ended(format!("panicked: {}", panic_text(panic.as_ref())))),
         }
@@ -204,8 +197,7 @@ fn run_twice(subject: &mut dyn Subject, case: &Case) -> Result<[Run; 2], Failure
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
 /// The errors of one run.
@@ -216,12 +208,7 @@ struct Errors {
     lse_max_abs: Option<f64>,
 }
 
-fn judge(
-    case: &Case,
-    runs: &[Run; 2],
-    tolerance: &Tolerance,
-    thresholds: &Thresholds,
-) -> CaseReport {
+fn judge(case: &Case, runs: &[Run; 2], tolerance: &Tolerance, thresholds: &Thresholds) -> CaseReport {
     let limits = Limits::of(case, tolerance, thresholds);
     let stats = |output: &[f64], reference: &[f64]| {
         ErrorStats::between(output.iter().copied().zip(reference.iter().copied()), limits.bad)
@@ -237,8 +224,7 @@ fn judge(
     let hashes = runs.each_ref().map(|run| fingerprint::of_output(&run.output));
     let [first, second] = errors;
     let badness = |errors: &Errors| (errors.kernel.non_finite as f64, errors.kernel.relative_l2);
-    let Errors { kernel, end_to_end, .. } =
-        if badness(&second) > badness(&first) { second } else { first };
+    let Errors { kernel, end_to_end, .. } = if badness(&second) > badness(&first) { second } else { first };
     CaseReport {
         origin: case.origin.clone(),
         kernel,
@@ -255,10 +241,8 @@ fn judge(
 
 /// Every check with the worse of the two runs' values.
 fn checks_of(case: &Case, runs: &[Run; 2], errors: &[Errors; 2], limits: &Limits) -> Vec<Check> {
-    let none =
-        |name, counts: [usize; 2]| Check::at_most(name, counts[0].max(counts[1]) as f64, 0.0);
-    let in_both =
-        |count: fn(&Case, &Output) -> usize| runs.each_ref().map(|run| count(case, &run.output));
+    let none = |name, counts: [usize; 2]| Check::at_most(name, counts[0].max(counts[1]) as f64, 0.0);
+    let in_both = |count: fn(&Case, &Output) -> usize| runs.each_ref().map(|run| count(case, &run.output));
     let worst = |value: fn(&Errors) -> f64| value(&errors[0]).max(value(&errors[1]));
 
     let mut found = vec![
@@ -273,16 +257,8 @@ fn checks_of(case: &Case, runs: &[Run; 2], errors: &[Errors; 2], limits: &Limits
     found.extend([
         Check::at_most(checks::MAX_ABS, worst(|run| run.kernel.max_abs), limits.max_abs),
         Check::at_most(checks::MEAN_ABS, worst(|run| run.kernel.mean_abs), limits.mean_abs),
-        Check::at_most(
-            checks::BAD_FRACTION,
-            worst(|run| run.kernel.bad_fraction),
-            limits.bad_fraction,
-        ),
-        Check::at_most(
-            checks::RELATIVE_L2,
-            worst(|run| run.kernel.relative_l2),
-            limits.relative_l2,
-        ),
+        Check::at_most(checks::BAD_FRACTION, worst(|run| run.kernel.bad_fraction), limits.bad_fraction),
+        Check::at_most(checks::RELATIVE_L2, worst(|run| run.kernel.relative_l2), limits.relative_l2),
     ]);
     if case.problem.lse() {
         let lse_max_abs = worst(|run| run.lse_max_abs.unwrap_or(0.0));
@@ -290,11 +266,7 @@ fn checks_of(case: &Case, runs: &[Run; 2], errors: &[Errors; 2], limits: &Limits
     }
     let cosine = -worst(|run| -run.end_to_end.cosine);
     found.extend([
-        Check::at_most(
-            checks::END_TO_END_L2,
-            worst(|run| run.end_to_end.relative_l2),
-            limits.end_to_end.relative_l2,
-        ),
+        Check::at_most(checks::END_TO_END_L2, worst(|run| run.end_to_end.relative_l2), limits.end_to_end.relative_l2),
         Check::at_least(checks::END_TO_END_COSINE, cosine, limits.end_to_end.cosine),
     ]);
     found

@@ -41,11 +41,7 @@ pub(super) fn unwritten(case: &Case, output: &Output) -> usize {
         return 0;
     }
     let values = output.values.to_f32();
-    values
-        .iter()
-        .chain(output.lse.iter().flatten())
-        .filter(|value| **value == FINITE_POISON)
-        .count()
+    values.iter().chain(output.lse.iter().flatten()).filter(|value| **value == FINITE_POISON).count()
 }
 
 /// NaN and infinite elements, but for the log-sum-exp of rows without keys.
@@ -68,8 +64,7 @@ pub(super) fn empty_rows_not_zero(case: &Case, output: &Output) -> usize {
     empty
         .map(|row| {
             let offset = row_offset(case, row);
-            let nonzero =
-                values[offset..offset + head_dim].iter().filter(|value| **value != 0.0).count();
+            let nonzero = values[offset..offset + head_dim].iter().filter(|value| **value != 0.0).count();
             let lse_wrong = output.lse.as_ref().is_some_and(|lse| lse[row] != f32::NEG_INFINITY);
             nonzero + usize::from(lse_wrong)
         })

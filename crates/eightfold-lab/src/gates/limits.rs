@@ -31,10 +31,7 @@ impl Limits {
             bad_fraction: kernel.bad_fraction,
             relative_l2: declared_relative_l2(case, tolerance) + rounding.relative_l2,
             lse_nats: tolerance.lse_nats + tolerance.lse_relative * largest_lse(case),
-            end_to_end: EndToEndLimits {
-                relative_l2: end_to_end.relative_l2 + rounding.relative_l2,
-                ..end_to_end
-            },
+            end_to_end: EndToEndLimits { relative_l2: end_to_end.relative_l2 + rounding.relative_l2, ..end_to_end },
         }
     }
 }
@@ -69,8 +66,7 @@ impl Rounding {
             squares += half_ulp * half_ulp;
             reference_squares += value * value;
         }
-        let relative_l2 =
-            if reference_squares > 0.0 { (squares / reference_squares).sqrt() } else { 0.0 };
+        let relative_l2 = if reference_squares > 0.0 { (squares / reference_squares).sqrt() } else { 0.0 };
         Rounding { max, relative_l2 }
     }
 }
@@ -87,9 +83,5 @@ fn declared_relative_l2(case: &Case, tolerance: &Tolerance) -> f64 {
 }
 
 fn largest_lse(case: &Case) -> f64 {
-    case.dequantized
-        .lse
-        .iter()
-        .filter(|lse| lse.is_finite())
-        .fold(0.0, |most, lse| most.max(lse.abs()))
+    case.dequantized.lse.iter().filter(|lse| lse.is_finite()).fold(0.0, |most, lse| most.max(lse.abs()))
 }

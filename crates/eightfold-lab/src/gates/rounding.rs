@@ -32,8 +32,7 @@ mod tests {
     #[test]
     fn rounding_to_the_format_stays_within_half_an_ulp() {
         for step in 0..4000 {
-            let value = 1.7f64.powf(f64::from(step) / 100.0 - 30.0)
-                * if step % 2 == 0 { 1.0 } else { -1.0 };
+            let value = 1.7f64.powf(f64::from(step) / 100.0 - 30.0) * if step % 2 == 0 { 1.0 } else { -1.0 };
             if value.abs() < 65504.0 {
                 let error = (f16::from_f64(value).to_f64() - value).abs();
                 assert!(error <= half_ulp(OutputFormat::F16, value), "{value}");

@@ -29,14 +29,7 @@ impl RowBlock {
             return Ok(None);
         }
         let head_dim = whole.shape().head_dim;
-        let shape = Shape {
-            batch: 1,
-            query_heads: 1,
-            kv_heads: 1,
-            query_len: self.rows,
-            key_len,
-            head_dim,
-        };
+        let shape = Shape { batch: 1, query_heads: 1, kv_heads: 1, query_len: self.rows, key_len, head_dim };
         let problem = Problem::new(shape)?.with_mask(whole.mask());
         Ok(Some(problem.with_softmax_scale(whole.softmax_scale())?))
     }
@@ -55,8 +48,7 @@ pub(super) fn blocks(problem: &Problem, policy: &ReferencePolicy) -> Option<Vec<
     }
     let last = shape.query_len - rows;
     let count = ((shape.query_len as f64 * share) as usize / rows).max(2);
-    let heads =
-        (0..shape.batch).flat_map(|batch| (0..shape.query_heads).map(move |head| (batch, head)));
+    let heads = (0..shape.batch).flat_map(|batch| (0..shape.query_heads).map(move |head| (batch, head)));
     let blocks = heads.enumerate().flat_map(|(index, (batch, head))| {
         (0..count).map(move |block| {
             let start = block * last / (count - 1);
@@ -86,9 +78,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_both_ends_of_every_head_and_never_a_row_twice() {
-        for problem in
-            [2048, 2000, 4096].map(|len| Problem::new(Shape::new(2, 8, len, 64)).unwrap())
-        {
+        for problem in [2048, 2000, 4096].map(|len| Problem::new(Shape::new(2, 8, len, 64)).unwrap()) {
             let shape = problem.shape();
             let blocks = blocks(&problem, &POLICY).unwrap();
             let mut seen = vec![false; shape.batch * shape.query_heads * shape.query_len];
@@ -106,14 +96,7 @@ mod tests {
 
     #[test]
     fn a_block_of_a_causal_problem_sees_what_its_rows_see() {
-        let shape = Shape {
-            batch: 1,
-            query_heads: 1,
-            kv_heads: 1,
-            query_len: 100,
-            key_len: 70,
-            head_dim: 8,
-        };
+        let shape = Shape { batch: 1, query_heads: 1, kv_heads: 1, query_len: 100, key_len: 70, head_dim: 8 };
         let whole = Problem::new(shape).unwrap().causal();
         for first in 0..90 {
             let block = RowBlock { batch: 0, head: 0, first, rows: 10 };

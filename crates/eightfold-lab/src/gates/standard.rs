@@ -39,11 +39,7 @@ impl StandardCase {
 const EVERY_FAMILY_GFLOP: f64 = 0.6;
 
 /// The cases on which a variant is checked for this shape, the log-sum-exp included.
-pub fn standard_cases(
-    shape: Shape,
-    mask: Mask,
-    thoroughness: Thoroughness,
-) -> Result<Vec<StandardCase>> {
+pub fn standard_cases(shape: Shape, mask: Mask, thoroughness: Thoroughness) -> Result<Vec<StandardCase>> {
     let unmasked = Problem::new(shape)?;
     let every_family = unmasked.flop() <= EVERY_FAMILY_GFLOP * 1e9;
     let problem = unmasked.with_mask(mask).with_lse(true);
@@ -53,18 +49,16 @@ pub fn standard_cases(
         (Thoroughness::Quick, Family::Gaussian | Family::BiasedValues) => 1,
         (Thoroughness::Quick, _) => u64::from(every_family),
     };
-    let cases = Family::ALL.iter().flat_map(|&family| {
-        (1..=seeds(family)).map(move |seed| StandardCase { problem, family, seed })
-    });
+    let cases = Family::ALL
+        .iter()
+        .flat_map(|&family| (1..=seeds(family)).map(move |seed| StandardCase { problem, family, seed }));
     Ok(cases.collect())
 }
 
 /// Problems whose sizes divide nothing: tails in every dimension, unequal lengths, grouped heads, rows that see
 /// no key, one query, other output formats and layouts.
 pub fn odd_problems() -> Result<Vec<Problem>> {
-    let shape = |text: &str| {
-        text.parse::<Shape>().and_then(Problem::new).map(|problem| problem.with_lse(true))
-    };
+    let shape = |text: &str| text.parse::<Shape>().and_then(Problem::new).map(|problem| problem.with_lse(true));
     Ok(vec![
         shape("1,1,1,8")?,
         shape("1,2,2,33,65,40")?,
@@ -74,10 +68,7 @@ pub fn odd_problems() -> Result<Vec<Problem>> {
         shape("1,8,2,1,257,64")?,
         shape("1,2,2,129,300,256")?.causal(),
         shape("1,3,3,65,65,72")?.with_output_format(OutputFormat::F16),
-        shape("2,4,2,50,97,64")?
-            .with_output_format(OutputFormat::Bf16)
-            .with_output_layout(Layout::Bshd)?
-            .causal(),
+        shape("2,4,2,50,97,64")?.with_output_format(OutputFormat::Bf16).with_output_layout(Layout::Bshd)?.causal(),
         shape("1,2,2,40,90,32")?.with_softmax_scale(0.5)?.with_lse(false),
     ])
 }
@@ -126,12 +117,8 @@ mod tests {
         some(|problem| problem.shape().group() > 1);
         some(|problem| problem.visible_keys(0) == 0);
         some(|problem| problem.shape().query_len == 1);
-        some(|problem| {
-            problem.mask() == Mask::Causal && problem.shape().query_len < problem.shape().key_len
-        });
-        some(|problem| {
-            problem.output_layout() == Layout::Bshd && problem.output_format() == OutputFormat::Bf16
-        });
+        some(|problem| problem.mask() == Mask::Causal && problem.shape().query_len < problem.shape().key_len);
+        some(|problem| problem.output_layout() == Layout::Bshd && problem.output_format() == OutputFormat::Bf16);
         some(|problem| !problem.lse());
         some(|problem| problem.shape().head_dim == 256);
     }

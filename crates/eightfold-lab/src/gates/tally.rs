@@ -16,15 +16,12 @@ impl Tally {
         for check in checks {
             match self.worst.iter_mut().find(|(known, _)| known.name == check.name) {
                 None => self.worst.push((check.clone(), origin.into())),
-                Some(entry) if strain(check) > strain(&entry.0) => {
-                    *entry = (check.clone(), origin.into())
-                }
+                Some(entry) if strain(check) > strain(&entry.0) => *entry = (check.clone(), origin.into()),
                 Some(_) => {}
             }
         }
         // A check that only some cases have keeps its place in the list.
-        self.worst
-            .sort_by_key(|(check, _)| checks::ALL.iter().position(|name| *name == check.name));
+        self.worst.sort_by_key(|(check, _)| checks::ALL.iter().position(|name| *name == check.name));
     }
 
     /// Takes in a case whose run ended in an error.
@@ -41,11 +38,7 @@ impl Tally {
     /// One line for a person: the first failure, or how close the kernel came to its declared tolerance.
     pub fn summary(&self, cases: usize) -> String {
         if let [first, others @ ..] = &self.errors[..] {
-            let more = if others.is_empty() {
-                String::new()
-            } else {
-                format!(" (and {} more)", others.len())
-            };
+            let more = if others.is_empty() { String::new() } else { format!(" (and {} more)", others.len()) };
             return format!("{first}{more}");
         }
         let failed: Vec<_> = self.worst.iter().filter(|(check, _)| !check.pass).collect();

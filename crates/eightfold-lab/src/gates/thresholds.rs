@@ -152,16 +152,12 @@ impl Thresholds {
 
     fn parse(text: &str, name: &str) -> Result<Self> {
         let thresholds: Thresholds = toml::from_str(text).map_err(|error| {
-            let place = error.span().map_or(String::new(), |span| {
-                format!(" line {}", text[..span.start].matches('\n').count() + 1)
-            });
+            let place = error
+                .span()
+                .map_or(String::new(), |span| format!(" line {}", text[..span.start].matches('\n').count() + 1));
             // The parser's messages may span lines; errors here are one.
             let message = error.message().lines().collect::<Vec<_>>().join(", ");
-            Error::invalid(
-                "gates",
-                format!("{name}{place}: {message}"),
-                "compare with the embedded gates.toml",
-            )
+            Error::invalid("gates", format!("{name}{place}: {message}"), "compare with the embedded gates.toml")
         })?;
         thresholds.check_ranges(name)?;
         Ok(thresholds)
@@ -188,9 +184,8 @@ impl Thresholds {
     }
 
     fn check_ranges(&self, name: &str) -> Result<()> {
-        let invalid = |key: String, rule: String, fix: &str| {
-            Error::invalid("gates", format!("{name}: {key} {rule}"), fix)
-        };
+        let invalid =
+            |key: String, rule: String, fix: &str| Error::invalid("gates", format!("{name}: {key} {rule}"), fix);
         let CorrectnessLimits { kernel, reference, tolerance, end_to_end } = &self.correctness;
         let missing = Family::ALL.iter().find(|family| !end_to_end.families.contains_key(family));
         if let Some(family) = missing {
@@ -223,10 +218,7 @@ impl Thresholds {
                 positive.push((format!("{prefix}.families.{family}"), *relative_l2));
             }
         }
-        let families = end_to_end
-            .families
-            .iter()
-            .map(|(family, limits)| (format!("families.{family}"), limits));
+        let families = end_to_end.families.iter().map(|(family, limits)| (format!("families.{family}"), limits));
         for (key, limits) in families.chain([("user".to_string(), &end_to_end.user)]) {
             let prefix = format!("correctness.end_to_end.{key}");
             positive.push((format!("{prefix}.relative_l2"), limits.relative_l2));
@@ -236,23 +228,13 @@ impl Thresholds {
                 return Err(invalid(format!("{prefix}.cosine"), rule, "give a number from 0 to 1"));
             }
         }
-        if let Some((key, value)) =
-            positive.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0)
-        {
-            return Err(invalid(
-                key,
-                format!("is {value}, but must be finite and above 0"),
-                "give a positive number",
-            ));
+        if let Some((key, value)) = positive.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0) {
+            return Err(invalid(key, format!("is {value}, but must be finite and above 0"), "give a positive number"));
         }
 
         if kernel.bad_fraction >= 1.0 {
             let rule = format!("is {}, which nothing can fail", kernel.bad_fraction);
-            return Err(invalid(
-                "correctness.kernel.bad_fraction".into(),
-                rule,
-                "give a share below 1",
-            ));
+            return Err(invalid("correctness.kernel.bad_fraction".into(), rule, "give a share below 1"));
         }
         if kernel.bad_atol >= kernel.max_abs {
             let rule = format!(
@@ -262,15 +244,8 @@ impl Thresholds {
             return Err(invalid("correctness.kernel.bad_atol".into(), rule, "give a tighter one"));
         }
         if self.timing.iterations < self.timing.min_iterations {
-            let rule = format!(
-                "is {}, below min_iterations {}",
-                self.timing.iterations, self.timing.min_iterations
-            );
-            return Err(invalid(
-                "timing.iterations".into(),
-                rule,
-                "raise the one or lower the other",
-            ));
+            let rule = format!("is {}, below min_iterations {}", self.timing.iterations, self.timing.min_iterations);
+            return Err(invalid("timing.iterations".into(), rule, "raise the one or lower the other"));
         }
         Ok(())
     }
@@ -300,9 +275,8 @@ mod tests {
     #[test]
     fn every_variant_declares_its_paths_tolerance() {
         let thresholds = Thresholds::embedded();
-        let gaussian = |variant: &str| {
-            thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian))
-        };
+        let gaussian =
+            |variant: &str| thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian));
         assert_eq!(gaussian("cpu:baseline"), 2e-6);
         assert_eq!(gaussian("cpu:numbers=i16,simd=portable"), 3e-4);
         for family in Family::ALL {

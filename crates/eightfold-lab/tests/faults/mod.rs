@@ -3,8 +3,7 @@
 mod plain;
 
 use eightfold::{
-    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape, Values,
-    Variant, fp8,
+    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape, Values, Variant, fp8,
 };
 use eightfold_lab::gates::{PlannedVariant, Subject, checks};
 use half::f16;
@@ -91,11 +90,7 @@ pub const FAULTS: &[Fault] = {
                 checks::END_TO_END_COSINE,
             ],
         ),
-        fault(
-            MeanOfValues,
-            Anywhere,
-            &[checks::RELATIVE_L2, checks::BAD_FRACTION, checks::END_TO_END_L2],
-        ),
+        fault(MeanOfValues, Anywhere, &[checks::RELATIVE_L2, checks::BAD_FRACTION, checks::END_TO_END_L2]),
         fault(LastKeyTileStale, Anywhere, TOLERANCE),
         fault(LastKeysIgnored, Anywhere, &[checks::RELATIVE_L2, checks::LSE]),
         fault(ValuesOffByHalfAStep, Anywhere, TOLERANCE),
@@ -106,17 +101,9 @@ pub const FAULTS: &[Fault] = {
         fault(FirstOutputReplayed, Anywhere, &[checks::RELATIVE_L2, checks::END_TO_END_L2]),
         fault(AddsToTheOutput, Anywhere, &[checks::NON_FINITE, checks::MAX_ABS]),
         fault(ScaleMissing, Anywhere, &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2]),
-        fault(
-            KeyScaleIgnored,
-            Anywhere,
-            &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2],
-        ),
+        fault(KeyScaleIgnored, Anywhere, &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2]),
         fault(ValueScaleOfTheFirstHeadForAll, Anywhere, TOLERANCE),
-        fault(
-            CausalSeesOneTooMany,
-            Causal,
-            &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2],
-        ),
+        fault(CausalSeesOneTooMany, Causal, &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2]),
         fault(CausalSeesOneTooFew, Causal, &[checks::RELATIVE_L2, checks::NON_FINITE]),
         fault(CausalAlignedTopLeft, OnOddProblems, &[checks::RELATIVE_L2, checks::LSE]),
         fault(HeadsMappedInterleaved, OnOddProblems, &[checks::RELATIVE_L2, checks::LSE]),
@@ -126,11 +113,7 @@ pub const FAULTS: &[Fault] = {
         fault(OneElementNan, Anywhere, &[checks::NON_FINITE]),
         fault(OneElementWrong, Anywhere, &[checks::MAX_ABS]),
         fault(OutputInTheOtherLayout, Anywhere, &[checks::RELATIVE_L2, checks::END_TO_END_COSINE]),
-        fault(
-            LastChannelsZero,
-            Anywhere,
-            &[checks::RELATIVE_L2, checks::BAD_FRACTION, checks::END_TO_END_L2],
-        ),
+        fault(LastChannelsZero, Anywhere, &[checks::RELATIVE_L2, checks::BAD_FRACTION, checks::END_TO_END_L2]),
         fault(SumInHalfPrecision, Anywhere, TOLERANCE),
         fault(WeightsTruncatedTo8Bits, Anywhere, TOLERANCE),
         fault(EmptyRowsNotZero, OnOddProblems, &[checks::EMPTY_ROWS]),
@@ -182,17 +165,14 @@ impl Subject for Faulty {
                 output.lse.iter_mut().flatten().for_each(|lse| *lse = 0.0);
                 Ok(RunReport::default())
             }
-            Kind::MeanOfValues => {
-                plain(Plain { score: |_| 0.0, ..Plain::default() }, [q, k, v], output)
-            }
+            Kind::MeanOfValues => plain(Plain { score: |_| 0.0, ..Plain::default() }, [q, k, v], output),
             Kind::LastKeyTileStale => {
                 let (k, v) = (with_stale_last_tile(k)?, with_stale_last_tile(v)?);
                 self.variant.run(problem, q, &k, &v, output)
             }
             Kind::LastKeysIgnored => {
-                let visible_keys = |problem: &Problem, query| {
-                    problem.visible_keys(query).min(problem.shape().key_len - TILE)
-                };
+                let visible_keys =
+                    |problem: &Problem, query| problem.visible_keys(query).min(problem.shape().key_len - TILE);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::ValuesOffByHalfAStep => {
@@ -207,9 +187,7 @@ impl Subject for Faulty {
             }
             Kind::LastQueryTileUnwritten => {
                 let last = shape.query_len - TILE..shape.query_len;
-                self.run_but_leave_rows(problem, [q, k, v], output, |row| {
-                    last.contains(&(row % shape.query_len))
-                })
+                self.run_but_leave_rows(problem, [q, k, v], output, |row| last.contains(&(row % shape.query_len)))
             }
             Kind::LastHeadUnwritten => {
                 let first = rows - shape.query_len;
@@ -234,9 +212,7 @@ impl Subject for Faulty {
                 }
                 report
             }
-            Kind::ScaleMissing => {
-                self.variant.run(&problem.with_softmax_scale(1.0)?, q, k, v, output)
-            }
+            Kind::ScaleMissing => self.variant.run(&problem.with_softmax_scale(1.0)?, q, k, v, output),
             Kind::KeyScaleIgnored => {
                 let k = with_scales(k, vec![1.0; k.scales().values().len()])?;
                 self.variant.run(problem, q, &k, v, output)
@@ -247,14 +223,12 @@ impl Subject for Faulty {
                 self.variant.run(problem, q, k, &v, output)
             }
             Kind::CausalSeesOneTooMany => {
-                let visible_keys = |problem: &Problem, query| {
-                    (problem.visible_keys(query) + 1).min(problem.shape().key_len)
-                };
+                let visible_keys =
+                    |problem: &Problem, query| (problem.visible_keys(query) + 1).min(problem.shape().key_len);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalSeesOneTooFew => {
-                let visible_keys =
-                    |problem: &Problem, query| problem.visible_keys(query).saturating_sub(1);
+                let visible_keys = |problem: &Problem, query| problem.visible_keys(query).saturating_sub(1);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalAlignedTopLeft => {
@@ -277,20 +251,14 @@ impl Subject for Faulty {
                 plain(Plain { weight, ..Plain::default() }, [q, k, v], output)
             }
             Kind::OutputInTheOtherLayout => {
-                let other = if problem.output_layout() == Layout::Bhsd {
-                    Layout::Bshd
-                } else {
-                    Layout::Bhsd
-                };
+                let other = if problem.output_layout() == Layout::Bhsd { Layout::Bshd } else { Layout::Bhsd };
                 self.variant.run(&problem.with_output_layout(other)?, q, k, v, output)
             }
             Kind::OutputOfAnotherSize => {
                 output.values = Values::F32(vec![0.0]);
                 Ok(RunReport::default())
             }
-            Kind::ReturnsAnError => {
-                Err(Error::invalid("tile_keys", "planted", "take the fault out"))
-            }
+            Kind::ReturnsAnError => Err(Error::invalid("tile_keys", "planted", "take the fault out")),
             Kind::Panics => panic!("planted"),
             Kind::LseInLog2
             | Kind::LseWithoutTheMaximum
@@ -317,9 +285,7 @@ impl Faulty {
         let empty = |row: &usize| problem.visible_keys(row % query_len) == 0;
         let values = output.values.to_f32();
         match self.kind {
-            Kind::LseInLog2 => {
-                output.lse.iter_mut().flatten().for_each(|lse| *lse *= std::f32::consts::LOG2_E)
-            }
+            Kind::LseInLog2 => output.lse.iter_mut().flatten().for_each(|lse| *lse *= std::f32::consts::LOG2_E),
             Kind::LseWithoutTheMaximum => {
                 // The score of the first key stands for the maximum: what is missing is of that size.
                 let (q, k) = (q.dequantize(), k.dequantize());
@@ -343,14 +309,11 @@ impl Faulty {
             Kind::LastChannelsZero => {
                 for row in 0..rows {
                     let offset = row_offset(problem, row);
-                    (offset + head_dim - 8..offset + head_dim)
-                        .for_each(|index| store(output, index, 0.0));
+                    (offset + head_dim - 8..offset + head_dim).for_each(|index| store(output, index, 0.0));
                 }
             }
             Kind::EmptyRowsNotZero => {
-                (0..rows)
-                    .filter(empty)
-                    .for_each(|row| store_row(problem, output, row, &vec![0.5; head_dim]));
+                (0..rows).filter(empty).for_each(|row| store_row(problem, output, row, &vec![0.5; head_dim]));
             }
             Kind::EmptyRowsGetLseZero => {
                 let lse = output.lse.iter_mut().flatten().enumerate();
@@ -412,8 +375,7 @@ fn half_a_step_up(tensor: &Fp8Tensor) -> Vec<f64> {
     let mut up = Vec::with_capacity(values.len());
     for (row, values) in values.chunks(head_dim).enumerate() {
         let head = row / dims.len;
-        let scale =
-            tensor.scales().of_row(dims, head / dims.heads, head % dims.heads, row % dims.len);
+        let scale = tensor.scales().of_row(dims, head / dims.heads, head % dims.heads, row % dims.len);
         for (code, value) in tensor.codes()[row * head_dim..].iter().zip(values) {
             let magnitude = code & 0x7f;
             // The step from the code below, as the largest finite code has no neighbour above it.

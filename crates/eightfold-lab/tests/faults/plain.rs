@@ -34,8 +34,7 @@ impl Plain {
     pub fn run(&self, problem: &Problem, [q, k, v]: [&[f64]; 3], output: &mut Output) {
         let shape = problem.shape();
         let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = shape;
-        let [q, k, v] =
-            [q, k, v].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<_>>());
+        let [q, k, v] = [q, k, v].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<_>>());
         for (row, q) in q.chunks(head_dim).enumerate().take(batch * query_heads * query_len) {
             let (head, query) = (row / query_len, row % query_len);
             let kv_head = head / query_heads * kv_heads + (self.kv_head)(shape, head % query_heads);
@@ -51,9 +50,7 @@ impl Plain {
             for (score, value) in scores.iter().zip(v[keys].chunks(head_dim)) {
                 let weight = (self.weight)((score - most).exp());
                 sum += weight;
-                mean.iter_mut()
-                    .zip(value)
-                    .for_each(|(o, v)| *o = (self.accumulator)(*o + weight * v));
+                mean.iter_mut().zip(value).for_each(|(o, v)| *o = (self.accumulator)(*o + weight * v));
             }
             if visible > 0 {
                 mean.iter_mut().for_each(|value| *value /= sum);
