@@ -213,6 +213,25 @@ fn gaussian_inputs_meet_the_declared_errors() {
 }
 
 #[test]
+fn block_scales_cost_the_integers_no_precision() {
+    let shape = Shape::new(1, 2, 500, 64);
+    let problem = Problem::new(shape).unwrap().with_lse(true);
+    let quantize = |dims: Dims, seed| {
+        let quantizer = Quantizer::new(Fp8Format::E4m3).with_granularity(Granularity::Block { rows: 48 });
+        quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap()
+    };
+    let case = Case {
+        problem,
+        q: quantize(shape.query_dims(), 21),
+        k: quantize(shape.key_dims(), 22),
+        v: quantize(shape.key_dims(), 23),
+    };
+    let (error, lse_error, report) = case.run(default_with(Numbers::Int16));
+    assert!(error <= 3e-4 && lse_error <= 1e-3, "{error:.2e}, log-sum-exp off by {lse_error:.2e}");
+    assert_eq!(report.tiles_in_f32, 0, "{report:?}");
+}
+
+#[test]
 fn outliers_are_met_with_balance_or_fall_back_but_never_with_error() {
     let shape = Shape::new(1, 2, 384, 64);
     let problem = Problem::new(shape).unwrap();

@@ -60,6 +60,8 @@ pub(super) struct Scratch {
     coarse: Vec<usize>,
     query_max: Vec<f32>,
     key_max: Vec<f32>,
+    key_scales: Vec<f32>,
+    value_scales: Vec<f32>,
     value_max: Vec<f32>,
     value_factors: Vec<f32>,
     value_units: Vec<f32>,
@@ -248,9 +250,8 @@ impl<'b> Pass<'_, 'b> {
             largest.resize(width, 0.0);
         }
         for head in block.kv_head * group..(block.kv_head + 1) * group {
-            // Each row's own scale enters with its scores, so the integers leave it out.
             let head = Head::new(job.q, block.batch, head);
-            head.raise_unscaled_max(block.queries.clone(), 1.0, &mut scratch.query_max);
+            head.raise_channel_max(block.queries.clone(), &mut scratch.query_max);
         }
         key_head.raise_channel_max(block.keys.clone(), &mut scratch.key_max);
         scratch.score_units.choose(&scratch.query_max, &scratch.key_max);
@@ -279,11 +280,15 @@ impl<'b> Pass<'_, 'b> {
         let packed_values = scratch.float_values.get(panels * LANES * width);
         for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * width).enumerate() {
             let rows = panel_rows(keys, panel);
-            let codes = key_head.scaled_rows(rows.clone(), LANES, width, &mut scratch.room);
-            job.kernels.pack_keys_float(&codes, width, packed_keys);
-            let codes = value_head.scaled_rows(rows, LANES, width, &mut scratch.room);
+            key_head.relative_scales(rows.clone(), LANES, &mut scratch.key_scales);
+            let codes = key_head.padded_rows(rows.clone(), LANES, width, &mut scratch.room);
+            let scaled = Codes { factors: &scratch.key_scales, ..codes };
+            job.kernels.pack_keys_float(&scaled, width, packed_keys);
+            value_head.relative_scales(rows.clone(), LANES, &mut scratch.value_scales);
+            let codes = value_head.padded_rows(rows, LANES, width, &mut scratch.room);
+            let scaled = Codes { factors: &scratch.value_scales, ..codes };
             let values = &mut packed_values[panel * LANES * LANES..];
-            job.kernels.pack_values_float(&codes, width, values, panels * LANES * LANES);
+            job.kernels.pack_values_float(&scaled, width, values, panels * LANES * LANES);
         }
     }
 
@@ -293,6 +298,9 @@ impl<'b> Pass<'_, 'b> {
         let (key_head, value_head) = (self.key_head(), self.value_head());
         let panels = keys.len().div_ceil(LANES);
         let scratch = &mut *self.scratch;
+        // The integers leave the rows' own scales out: those enter with the scores and the weights, unrounded.
+        key_head.relative_scales(keys.clone(), panels * LANES, &mut scratch.key_scales);
+        value_head.relative_scales(keys.clone(), panels * LANES, &mut scratch.value_scales);
         scratch.key_rounding.reset(width);
         scratch.value_rounding.reset(width);
         scratch.value_max.clear();
@@ -304,10 +312,10 @@ impl<'b> Pass<'_, 'b> {
         let packed_values = scratch.int_values.get(panels * LANES * words);
         for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * words).enumerate() {
             let rows = panel_rows(keys, panel);
-            let codes = key_head.scaled_rows(rows.clone(), LANES, width, &mut scratch.room);
+            let codes = key_head.padded_rows(rows.clone(), LANES, width, &mut scratch.room);
             let factors = &scratch.score_units.key_factors;
             job.kernels.pack_keys_int(&codes, width, factors, &mut scratch.key_rounding, packed_keys);
-            let codes = value_head.scaled_rows(rows, LANES, width, &mut scratch.room);
+            let codes = value_head.padded_rows(rows, LANES, width, &mut scratch.room);
             let values = &mut packed_values[panel * LANES * LANES / 2..];
             let (factors, rounding) = (&scratch.value_factors, &mut scratch.value_rounding);
             job.kernels.pack_values_int(&codes, width, factors, rounding, values, panels * LANES * LANES / 2);
@@ -383,6 +391,8 @@ impl<'b> Pass<'_, 'b> {
             scores,
             stride,
             units: &scratch.row_units[rows.clone()],
+            key_scales: &scratch.key_scales,
+            value_scales: &scratch.value_scales,
             visible: &scratch.visible,
             states: &mut scratch.states[rows.clone()],
             weights: scratch.int_weights.get(count * stride / 2),

@@ -21,7 +21,6 @@ pub(super) struct Codes<'a> {
 #[derive(Default)]
 pub(super) struct Room {
     bytes: Vec<u8>,
-    factors: Vec<f32>,
 }
 
 impl Room {
@@ -29,7 +28,6 @@ impl Room {
     pub(super) fn clear(&mut self, rows: usize, width: usize) {
         self.bytes.clear();
         self.bytes.resize(rows * width, 0);
-        self.factors.clear();
     }
 
     /// Copies the codes of one row to its place.
@@ -40,13 +38,13 @@ impl Room {
     /// The bytes that the room holds on to.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.capacity() + self.factors.capacity() * size_of::<f32>()
+        self.bytes.capacity()
     }
 
     /// What was put here, as rows of `width` codes.
     pub(super) fn codes(&self, width: usize, format: Fp8Format) -> Codes<'_> {
         let rows = self.bytes.len() / width;
-        Codes { bytes: &self.bytes, stride: width, rows, format, factors: &self.factors }
+        Codes { bytes: &self.bytes, stride: width, rows, format, factors: &[] }
     }
 }
 
@@ -106,18 +104,20 @@ impl<'a> Head<'a> {
         &self.tensor.codes()[start + rows.start..start + rows.end]
     }
 
-    fn scales_vary(&self) -> bool {
-        matches!(self.tensor.scales().granularity(), Granularity::Block { .. })
+    /// The scales of rows in units of the head's, then zeros up to `count`; nothing where all are 1.
+    pub(super) fn relative_scales(&self, rows: Range<usize>, count: usize, scales: &mut Vec<f32>) {
+        scales.clear();
+        if let Granularity::Block { .. } = self.tensor.scales().granularity() {
+            let dims = self.tensor.dims();
+            let of_row = |row| self.tensor.scales().of_row(dims, self.batch, self.head, row) / self.scale;
+            scales.extend(rows.map(of_row));
+            scales.resize(count, 0.0);
+        }
     }
 
-    /// A row's scale in units of the head's.
-    fn relative_scale(&self, row: usize) -> f32 {
-        self.tensor.scales().of_row(self.tensor.dims(), self.batch, self.head, row) / self.scale
-    }
-
-    /// Rows with their relative scales, as `count` rows of `width` codes: where they lie if they are so already,
-    /// else copied to `room`, with zeros where the tensor has nothing.
-    pub(super) fn scaled_rows<'r>(
+    /// Rows without their scales, as `count` rows of `width` codes: where they lie if they are so already, else
+    /// copied to `room`, with zeros where the tensor has nothing.
+    pub(super) fn padded_rows<'r>(
         &self,
         rows: Range<usize>,
         count: usize,
@@ -128,14 +128,10 @@ impl<'a> Head<'a> {
         'a: 'r,
     {
         let head_dim = self.tensor.dims().head_dim;
-        if rows.len() == count && head_dim == width && self.strides.channel == 1 && !self.scales_vary() {
+        if rows.len() == count && head_dim == width && self.strides.channel == 1 {
             return self.rows(rows);
         }
         room.clear(count, width);
-        if self.scales_vary() {
-            room.factors.extend(rows.clone().map(|row| self.relative_scale(row)));
-            room.factors.resize(count, 0.0);
-        }
         if self.strides.channel == 1 {
             for (index, row) in rows.enumerate() {
                 room.put(index, width, self.row(row));
@@ -150,23 +146,9 @@ impl<'a> Head<'a> {
         room.codes(width, self.tensor.format())
     }
 
-    /// Raises `largest` to the largest magnitude of each channel over the rows, with their relative scales.
+    /// Raises `largest` to the largest magnitude of each channel over the rows, without their scales. Codes without
+    /// their sign order as their magnitudes do, so the largest is found without decoding the others.
     pub(super) fn raise_channel_max(&self, rows: Range<usize>, largest: &mut [f32]) {
-        if !self.scales_vary() {
-            return self.raise_unscaled_max(rows, 1.0, largest);
-        }
-        let Granularity::Block { rows: block } = self.tensor.scales().granularity() else { return };
-        let mut start = rows.start;
-        while start < rows.end {
-            let end = rows.end.min((start / block + 1) * block);
-            self.raise_unscaled_max(start..end, self.relative_scale(start), largest);
-            start = end;
-        }
-    }
-
-    /// The same for rows that share one factor. Codes without their sign order as their magnitudes do, so the
-    /// largest is found without decoding the others.
-    pub(super) fn raise_unscaled_max(&self, rows: Range<usize>, factor: f32, largest: &mut [f32]) {
         const GROUP: usize = 64;
         let head_dim = self.tensor.dims().head_dim;
         let mut codes = [0u8; MAX_HEAD_DIM];
@@ -197,7 +179,7 @@ impl<'a> Head<'a> {
         let mut values = [0.0; MAX_HEAD_DIM];
         fp8::decode_f32(self.tensor.format(), codes, &mut values[..head_dim]);
         for (largest, value) in largest.iter_mut().zip(&values[..head_dim]) {
-            *largest = largest.max(value * factor);
+            *largest = largest.max(*value);
         }
     }
 }

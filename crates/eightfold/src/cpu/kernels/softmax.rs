@@ -40,6 +40,10 @@ pub(in crate::cpu) struct IntTile<'a> {
     pub stride: usize,
     /// What a score is multiplied by to be in units of log₂, for each row.
     pub units: &'a [f32],
+    /// What each key's scores are multiplied by beside that; empty where all are 1.
+    pub key_scales: &'a [f32],
+    /// What each key's weights are multiplied by before they meet the values; empty where all are 1.
+    pub value_scales: &'a [f32],
     /// Keys that each row sees.
     pub visible: &'a [usize],
     /// The rows' running softmax.
@@ -160,15 +164,9 @@ pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
-    let rows = tile.visible.len();
-    let widest = tile.visible.last().map_or(0, |keys| keys.div_ceil(LANES)) * LANES;
-    assert!(tile.stride >= widest && tile.stride.is_multiple_of(LANES), "the stride is too small");
-    assert!(tile.scores.len() >= rows * tile.stride, "the scores are too few");
-    assert!(tile.weights.len() >= rows * tile.stride / 2, "the weights have too little room");
-    assert!(tile.units.len() >= rows && tile.states.len() >= rows, "a state per row is needed");
-    assert!(tile.alpha.len() >= rows && tile.beta.len() >= rows, "factors per row are needed");
+    check(tile);
     tile.coarse.clear();
-    for row in 0..rows {
+    for row in 0..tile.visible.len() {
         let keys = tile.visible[row];
         let panels = group_panels(tile.visible, row, ROWS);
         let weights = &mut tile.weights[row * tile.stride / 2..][..panels * LANES / 2];
@@ -180,38 +178,45 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
         if keys.div_ceil(LANES) < panels {
             weights[keys.next_multiple_of(LANES) / 2..].fill(0);
         }
-        let unit = tile.units[row];
-        let scores = tile.scores[row * tile.stride..][..keys.next_multiple_of(LANES)].as_ptr();
         let weights = weights.as_mut_ptr().cast::<i16>();
-        // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores and weights, checked above.
+        let scaled_values = !tile.value_scales.is_empty();
+        // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores, weights and scales, checked above.
         unsafe {
-            let tile_max = row_max::<L>(scores, keys) as f32 * unit;
-            let mut sum = L::splat_int(0);
-            let mut unrounded = L::splat(0.0);
+            let scores = IntRow::<L>::new(tile, row);
+            let zero = L::splat(0.0);
+            let (mut total, mut scaled_total, mut rounded_total) = (zero, zero, L::splat_int(0));
             for panel in 0..keys.div_ceil(LANES) {
-                let weight = weight::<L>(scores, panel, keys, unit, tile_max, tile.exact);
+                let weight = scores.weight(panel);
+                total = L::add(total, weight);
+                let weight = scores.scale(panel, weight);
+                if scaled_values {
+                    scaled_total = L::add(scaled_total, weight);
+                }
                 let rounded = L::round_to_int(weight);
-                sum = L::add_int(sum, rounded);
-                unrounded = L::add(unrounded, weight);
+                rounded_total = L::add_int(rounded_total, rounded);
                 L::store_narrow(weights.add(panel * LANES), rounded);
             }
-            let mut sum = L::reduce_add_int(sum);
-            let unrounded = L::reduce_add(unrounded);
+            let total = L::reduce_add(total);
+            let mut rounded_total = L::reduce_add_int(rounded_total);
+            let unrounded_total = if scaled_values { L::reduce_add(scaled_total) } else { total };
 
             let mut halvings = 0;
-            if sum >= SUM_LIMIT {
+            if rounded_total >= SUM_LIMIT {
                 // A flat row: many large weights, which can spare a few low bits.
-                halvings = (sum / SUM_LIMIT).ilog2() as i32 + 1;
-                sum = shift_right::<L>(weights, keys.div_ceil(LANES), halvings);
-            } else if (unrounded - sum as f32).abs() > LOST_SHARE * unrounded {
+                halvings = (rounded_total / SUM_LIMIT).ilog2() as i32 + 1;
+                rounded_total = shift_right(weights, keys.div_ceil(LANES), halvings);
+            } else if (unrounded_total - rounded_total as f32).abs() > LOST_SHARE * unrounded_total {
                 tile.coarse.push(row);
             }
 
             let state = &mut tile.states[row];
-            let max = tile_max.max(state.max);
+            let max = scores.max.max(state.max);
             let alpha = decay(state.max, max);
-            let beta = decay(tile_max, max) * (1 << halvings) as f32 * (1.0 / (1 << WEIGHT_BITS) as f32);
-            *state = RowState { max, sum: state.sum * alpha + sum as f32 * beta };
+            let unit = decay(scores.max, max) * (1.0 / (1 << WEIGHT_BITS) as f32);
+            let beta = unit * (1 << halvings) as f32;
+            // The weights as the values meet them make the best divisor, rounding included, unless they are scaled.
+            let sum = if scaled_values { total * unit } else { rounded_total as f32 * beta };
+            *state = RowState { max, sum: state.sum * alpha + sum };
             (tile.alpha[row], tile.beta[row]) = (alpha, beta);
         }
     }
@@ -225,10 +230,8 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
-    let rows = tile.visible.len();
-    assert!(tile.scores.len() >= rows * tile.stride, "the scores are too few");
-    assert!(tile.weights.len() >= rows * tile.stride / 2, "the weights have too little room");
-    for row in 0..rows {
+    check(tile);
+    for row in 0..tile.visible.len() {
         tile.alpha[row] = 1.0;
         if !tile.coarse.contains(&row) {
             let panels = group_panels(tile.visible, row, ROWS);
@@ -236,68 +239,144 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
             tile.beta[row] = 0.0;
             continue;
         }
-        let keys = tile.visible[row];
-        let unit = tile.units[row];
-        let scores = tile.scores[row * tile.stride..][..keys.next_multiple_of(LANES)].as_ptr();
-        let weights = tile.weights[row * tile.stride / 2..][..keys.next_multiple_of(LANES) / 2].as_mut_ptr();
-        let weights = weights.cast::<i16>();
-        // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores and weights, checked above.
+        let panels = tile.visible[row].div_ceil(LANES);
+        let weights = tile.weights[row * tile.stride / 2..][..panels * LANES / 2].as_mut_ptr().cast::<i16>();
+        // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores, weights and scales, checked above.
         unsafe {
-            let tile_max = row_max::<L>(scores, keys) as f32 * unit;
+            let scores = IntRow::<L>::new(tile, row);
             let mut sum = L::splat_int(0);
-            for panel in 0..keys.div_ceil(LANES) {
-                let weight = weight::<L>(scores, panel, keys, unit, tile_max, tile.exact);
+            for panel in 0..panels {
+                let weight = scores.scale(panel, scores.weight(panel));
                 let left = L::sub(weight, L::to_float(L::round_to_int(weight)));
                 let limb = L::round_to_int(L::mul(left, L::splat((1 << LIMB_BITS) as f32)));
                 sum = L::add_int(sum, limb);
                 L::store_narrow(weights.add(panel * LANES), limb);
             }
             tile.beta[row] *= 1.0 / (1 << LIMB_BITS) as f32;
-            tile.states[row].sum += L::reduce_add_int(sum) as f32 * tile.beta[row];
+            if tile.value_scales.is_empty() {
+                tile.states[row].sum += L::reduce_add_int(sum) as f32 * tile.beta[row];
+            }
         }
     }
 }
 
-/// The largest of the first `keys` scores.
-#[inline(always)]
-unsafe fn row_max<L: Lanes>(scores: *const i32, keys: usize) -> i32 {
-    let (full, rest) = (keys / LANES, keys % LANES);
-    // SAFETY: the caller promises ⌈keys / 16⌉ panels.
-    unsafe {
-        let lowest = L::splat_int(i32::MIN);
-        let mut max = lowest;
-        for panel in 0..full {
-            max = L::max_int(max, L::load_int(scores.add(panel * LANES)));
-        }
-        if rest > 0 {
-            max = L::max_int(max, L::first_or_int(L::load_int(scores.add(full * LANES)), rest, lowest));
-        }
-        L::reduce_max_int(max)
+/// Every row of the tile has its scores, weights, scales and factors.
+fn check(tile: &IntTile) {
+    let rows = tile.visible.len();
+    let widest = tile.visible.last().map_or(0, |keys| keys.div_ceil(LANES)) * LANES;
+    assert!(tile.stride >= widest && tile.stride.is_multiple_of(LANES), "the stride is too small");
+    assert!(tile.scores.len() >= rows * tile.stride, "the scores are too few");
+    assert!(tile.weights.len() >= rows * tile.stride / 2, "the weights have too little room");
+    assert!(tile.units.len() >= rows && tile.states.len() >= rows, "a state per row is needed");
+    assert!(tile.alpha.len() >= rows && tile.beta.len() >= rows, "factors per row are needed");
+    for scales in [tile.key_scales, tile.value_scales] {
+        assert!(scales.is_empty() || scales.len() >= widest, "a scale per key is needed");
     }
 }
 
-/// The weights of one panel: 2^14 for the largest score of the tile, 0 beyond `keys`.
-#[inline(always)]
-unsafe fn weight<L: Lanes>(
+/// One row of integer scores, ready to become weights.
+struct IntRow<L: Lanes> {
     scores: *const i32,
-    panel: usize,
     keys: usize,
-    unit: f32,
-    tile_max: f32,
+    unit: L::F,
+    /// The largest score in units of log₂.
+    max: f32,
+    shift: L::F,
+    /// Null where all scales are 1.
+    key_scales: *const f32,
+    value_scales: *const f32,
     exact: bool,
-) -> L::F {
-    // SAFETY: the caller promises that the panel lies within the row.
-    unsafe {
-        let score = L::to_float(L::load_int(scores.add(panel * LANES)));
-        let shift = L::splat(WEIGHT_BITS as f32 - tile_max);
-        let weight = power::<L, 4>(L::mul_add(score, L::splat(unit), shift), exact);
-        if panel == keys / LANES { L::first_or(weight, keys % LANES, L::splat(0.0)) } else { weight }
+}
+
+// SAFETY of every block: the pointers come from slices that `check` found long enough for the row's panels.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<L: Lanes> IntRow<L> {
+    #[inline(always)]
+    unsafe fn new(tile: &IntTile, row: usize) -> Self {
+        let pointer = |scales: &[f32]| if scales.is_empty() { std::ptr::null() } else { scales.as_ptr() };
+        let unit = tile.units[row];
+        let (key_scales, value_scales) = (pointer(tile.key_scales), pointer(tile.value_scales));
+        let keys = tile.visible[row];
+        let scores = tile.scores[row * tile.stride..].as_ptr();
+        unsafe {
+            let mut row = IntRow {
+                scores,
+                keys,
+                unit: L::splat(unit),
+                max: 0.0,
+                shift: L::splat(0.0),
+                key_scales,
+                value_scales,
+                exact: tile.exact,
+            };
+            row.max = row.largest() * unit;
+            row.shift = L::splat(WEIGHT_BITS as f32 - row.max);
+            row
+        }
+    }
+
+    /// The largest score that the row sees, before its unit.
+    #[inline(always)]
+    unsafe fn largest(&self) -> f32 {
+        let (full, rest) = (self.keys / LANES, self.keys % LANES);
+        unsafe {
+            if !self.key_scales.is_null() {
+                let lowest = L::splat(f32::NEG_INFINITY);
+                let mut max = lowest;
+                for panel in 0..full {
+                    max = L::max(max, self.score(panel));
+                }
+                if rest > 0 {
+                    max = L::max(max, L::first_or(self.score(full), rest, lowest));
+                }
+                return L::reduce_max(max);
+            }
+            let lowest = L::splat_int(i32::MIN);
+            let mut max = lowest;
+            for panel in 0..full {
+                max = L::max_int(max, L::load_int(self.scores.add(panel * LANES)));
+            }
+            if rest > 0 {
+                max = L::max_int(max, L::first_or_int(L::load_int(self.scores.add(full * LANES)), rest, lowest));
+            }
+            L::reduce_max_int(max) as f32
+        }
+    }
+
+    /// The scores of one panel, before the row's unit.
+    #[inline(always)]
+    unsafe fn score(&self, panel: usize) -> L::F {
+        unsafe {
+            let score = L::to_float(L::load_int(self.scores.add(panel * LANES)));
+            if self.key_scales.is_null() { score } else { L::mul(score, L::load(self.key_scales.add(panel * LANES))) }
+        }
+    }
+
+    /// The weights of one panel: 2^14 for the largest score of the tile, 0 for keys that the row does not see.
+    #[inline(always)]
+    unsafe fn weight(&self, panel: usize) -> L::F {
+        unsafe {
+            let weight = power::<L, 4>(L::mul_add(self.score(panel), self.unit, self.shift), self.exact);
+            if panel == self.keys / LANES { L::first_or(weight, self.keys % LANES, L::splat(0.0)) } else { weight }
+        }
+    }
+
+    /// The weights of one panel as the values must meet them.
+    #[inline(always)]
+    unsafe fn scale(&self, panel: usize, weight: L::F) -> L::F {
+        unsafe {
+            if self.value_scales.is_null() {
+                weight
+            } else {
+                L::mul(weight, L::load(self.value_scales.add(panel * LANES)))
+            }
+        }
     }
 }
 
 /// Divides weights by 2^`halvings`, rounding to nearest, and returns their new sum.
 #[inline(always)]
-unsafe fn shift_right<L: Lanes>(weights: *mut i16, panels: usize, halvings: i32) -> i32 {
+unsafe fn shift_right(weights: *mut i16, panels: usize, halvings: i32) -> i32 {
     // SAFETY: the caller promises `panels` panels of 16 weights.
     let weights = unsafe { std::slice::from_raw_parts_mut(weights, panels * LANES) };
     let half = 1i16 << (halvings - 1);

@@ -121,7 +121,7 @@ fn values_are_weighted_sums_over_visible_keys() {
         let int = Weights { words: &int_weights, stride: STRIDE / 2, alpha: &alpha, beta: &beta };
         kernels.values_int(&int, &int_values, STRIDE * LANES / 2, &units, &VISIBLE, &mut int_output);
         for (row, &visible) in VISIBLE.iter().enumerate() {
-            for channel in 0..width {
+            for (channel, unit) in units.iter().enumerate() {
                 let index = row * width + channel;
                 // A row group that sees nothing is left alone; one that sees something is decayed by alpha, and
                 // rows in it that see nothing have alpha 1 in practice.
@@ -140,7 +140,7 @@ fn values_are_weighted_sums_over_visible_keys() {
                 let sum: i32 = (0..visible.div_ceil(2))
                     .map(|pair| dot_pairs(int_weights[row * STRIDE / 2 + pair], int_values[chunk + pair * LANES]))
                     .sum();
-                let scaled = f64::from(sum) * f64::from(beta[row]) * f64::from(units[channel]);
+                let scaled = f64::from(sum) * f64::from(beta[row]) * f64::from(*unit);
                 let exact = f64::from(alpha[row]) * f64::from(before[index]) + scaled;
                 let error = (f64::from(int_output[index]) - exact).abs();
                 assert!(error <= 1e-6 * scaled.abs() + 1e-6, "{name}: row {row}, channel {channel}: off by {error}");
@@ -199,6 +199,8 @@ fn int_softmax(kernels: &Kernels, scores: &[i32], unit: f32) -> (Vec<f64>, RowSt
         scores,
         stride,
         units: &[unit],
+        key_scales: &[],
+        value_scales: &[],
         visible: &[stride],
         states: &mut states,
         weights: &mut weights,
