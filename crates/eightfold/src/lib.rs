@@ -1,4 +1,32 @@
-//! FP8 attention that proves itself.
+//! FP8 attention that proves itself: scaled-dot-product attention on FP8 inputs, with the fastest kernel that this
+//! machine can run.
+//!
+//! ```
+//! use eightfold::{Problem, Shape, attention, quantize};
+//!
+//! // One sequence, 8 heads, 128 tokens, 64 channels a head.
+//! let problem = Problem::new(Shape::new(1, 8, 128, 64))?.causal();
+//! let dims = problem.shape().query_dims();
+//! let values: Vec<f32> = (0..dims.count()).map(|index| (index as f32).sin()).collect();
+//!
+//! let q = quantize(&values, dims)?; // E4M3 codes with one scale per head
+//! let (k, v) = (q.clone(), q.clone());
+//! let output = attention(&problem, &q, &k, &v)?;
+//! assert_eq!(output.values.to_f32().len(), dims.count());
+//! # Ok::<(), eightfold::Error>(())
+//! ```
+//!
+//! The way of the data, each step a module:
+//!
+//! 1. A [`Problem`] says what to compute and never how: sizes, mask, softmax scale, formats. Its rules are checked
+//!    when it is made.
+//! 2. [`quantize`](mod@quantize) turns f32, f16 or bf16 into an [`Fp8Tensor`]: [`fp8`] codes with scales, without
+//!    which there is no tensor. Codes from elsewhere come in through [`Fp8Tensor::new`], where they lie.
+//! 3. A [`Plan`] picks the [`Variant`], a kernel with its knobs set, that runs fastest here, says why
+//!    (`println!("{plan}")`), and runs it; [`attention()`] is the short way.
+//! 4. [`cpu`] holds the kernel: a tiled online softmax in f32 or in 16-bit fixed point.
+//!
+//! [`reference`](mod@reference) computes the same in float64: the oracle that everything here is measured against.
 
 pub mod cpu;
 mod error;

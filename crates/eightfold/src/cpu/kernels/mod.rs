@@ -13,7 +13,7 @@ mod softmax;
 mod tests;
 
 use super::config::Simd;
-use super::isa::{self, Features};
+use super::isa;
 use super::source::Codes;
 use crate::error::Result;
 pub(super) use pack::Rounding;
@@ -163,7 +163,7 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Simd::Avx2 => avx2::KERNELS,
             #[cfg(target_arch = "x86_64")]
-            Simd::Avx512 if Features::detect().avx512_vnni => avx512_vnni::KERNELS,
+            Simd::Avx512 if isa::Features::detect().avx512_vnni => avx512_vnni::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => avx512::KERNELS,
             #[cfg(not(target_arch = "x86_64"))]

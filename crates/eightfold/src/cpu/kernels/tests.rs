@@ -11,7 +11,7 @@ fn tables() -> Vec<(&'static str, Kernels)> {
     let mut tables = vec![("portable", portable::KERNELS)];
     #[cfg(target_arch = "x86_64")]
     {
-        let features = Features::detect();
+        let features = isa::Features::detect();
         if features.avx2 {
             tables.push(("avx2", avx2::KERNELS));
         }
