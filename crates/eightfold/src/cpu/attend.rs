@@ -199,14 +199,16 @@ impl<'b> Pass<'_, 'b> {
     fn scale_rows(&mut self) {
         let (job, block) = (self.job, self.block);
         let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale()) * f64::from(LOG2_E);
-        let group = job.problem.shape().group();
-        let heads = block.kv_head * group..(block.kv_head + 1) * group;
+        let heads = Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group());
         let scales = &mut self.scratch.row_scales;
         scales.clear();
-        for query in block.queries.clone() {
-            for head in heads.clone() {
-                let scale = job.q.scales().of_row(job.q.dims(), block.batch, head, query);
-                scales.push((f64::from(scale) * key_scale).min(f64::from(STEEPEST)) as f32);
+        let scale = |query_scale: f32| (f64::from(query_scale) * key_scale).min(f64::from(STEEPEST)) as f32;
+        match &heads[..] {
+            [head] if !head.scales_vary() => scales.resize(self.rows, scale(head.scale())),
+            heads => {
+                for query in block.queries.clone() {
+                    scales.extend(heads.iter().map(|head| scale(head.row_scale(query))));
+                }
             }
         }
     }
@@ -242,15 +244,13 @@ impl<'b> Pass<'_, 'b> {
     /// Q in fixed point, whose units depend on the largest magnitudes of both Q and K.
     fn pack_queries_int(&mut self) {
         let (job, block, rows, width, words) = (self.job, self.block, self.rows, self.width, self.words());
-        let group = job.problem.shape().group();
         let key_head = self.key_head();
         let scratch = &mut *self.scratch;
         for largest in [&mut scratch.query_max, &mut scratch.key_max] {
             largest.clear();
             largest.resize(width, 0.0);
         }
-        for head in block.kv_head * group..(block.kv_head + 1) * group {
-            let head = Head::new(job.q, block.batch, head);
+        for head in Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group()) {
             head.raise_channel_max(block.queries.clone(), &mut scratch.query_max);
         }
         key_head.raise_channel_max(block.keys.clone(), &mut scratch.key_max);

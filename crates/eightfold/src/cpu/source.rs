@@ -70,6 +70,21 @@ impl<'a> Head<'a> {
         Head { tensor, batch, head, strides: tensor.strides(), scale }
     }
 
+    /// The query heads that share one head of K and V.
+    pub(super) fn group(tensor: &'a Fp8Tensor<'a>, batch: usize, kv_head: usize, size: usize) -> Vec<Self> {
+        (kv_head * size..(kv_head + 1) * size).map(|head| Head::new(tensor, batch, head)).collect()
+    }
+
+    /// Whether rows may have different scales.
+    pub(super) fn scales_vary(&self) -> bool {
+        matches!(self.tensor.scales().granularity(), Granularity::Block { .. })
+    }
+
+    /// The scale of one row.
+    pub(super) fn row_scale(&self, row: usize) -> f32 {
+        self.tensor.scales().of_row(self.tensor.dims(), self.batch, self.head, row)
+    }
+
     /// The unit of the rows' scales.
     pub(super) fn scale(&self) -> f32 {
         self.scale
@@ -107,10 +122,8 @@ impl<'a> Head<'a> {
     /// The scales of rows in units of the head's, then zeros up to `count`; nothing where all are 1.
     pub(super) fn relative_scales(&self, rows: Range<usize>, count: usize, scales: &mut Vec<f32>) {
         scales.clear();
-        if let Granularity::Block { .. } = self.tensor.scales().granularity() {
-            let dims = self.tensor.dims();
-            let of_row = |row| self.tensor.scales().of_row(dims, self.batch, self.head, row) / self.scale;
-            scales.extend(rows.map(of_row));
+        if self.scales_vary() {
+            scales.extend(rows.map(|row| self.row_scale(row) / self.scale));
             scales.resize(count, 0.0);
         }
     }
