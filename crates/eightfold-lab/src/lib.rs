@@ -1,1 +1,12 @@
-//! The lab.
+//! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
+
+pub mod errors;
+pub mod gates;
+pub mod inputs;
+pub mod measure;
+pub mod peers;
+pub mod provenance;
+pub mod record;
+pub mod shapes;
+pub mod store;
+pub mod tensors;

@@ -111,7 +111,11 @@ impl Machine {
         ];
         Machine {
             cpu: cpu_name(),
-            features: found.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect(),
+            features: found
+                .iter()
+                .filter(|(_, has)| *has)
+                .map(|(name, _)| name.to_string())
+                .collect(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             os: match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
                 Ok(release) => format!("{} {}", std::env::consts::OS, release.trim()),
@@ -134,7 +138,11 @@ fn cpu_name() -> String {
         Some(String::from_utf8(output.stdout).ok()?.trim().to_string())
     };
     let windows = || std::env::var("PROCESSOR_IDENTIFIER").ok();
-    linux().or_else(mac).or_else(windows).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    linux()
+        .or_else(mac)
+        .or_else(windows)
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "unknown".into())
 }
 
 /// A moment, to the second.
@@ -261,7 +269,8 @@ mod tests {
 
     #[test]
     fn the_command_line_keeps_no_machine_paths() {
-        let typed = ["/opt/bin/eightfold", "run", "--inputs", "/home/me/x.safetensors", "--out=/tmp/runs"];
+        let typed =
+            ["/opt/bin/eightfold", "run", "--inputs", "/home/me/x.safetensors", "--out=/tmp/runs"];
         let kept = command_line(typed.iter().map(|text| text.to_string()));
         assert_eq!(kept, ["eightfold", "run", "--inputs", "x.safetensors", "--out=runs"]);
     }

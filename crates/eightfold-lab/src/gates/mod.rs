@@ -1,0 +1,112 @@
+//! The gates: what a kernel must show before anything is said about its speed.
+
+pub mod correctness;
+pub mod standard;
+pub mod thresholds;
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+pub use correctness::{
+    Case, CaseReport, CorrectnessReport, PlannedVariant, RunCounts, Subject, check,
+};
+pub use standard::{StandardCase, Thoroughness, standard_cases};
+pub use thresholds::{ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
+
+/// What a gate decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every check holds.
+    Pass,
+    /// A check does not hold.
+    Fail,
+    /// The gate could not be applied here; the summary says what would make it available.
+    Unavailable,
+    /// The evidence does not decide.
+    Inconclusive,
+    /// The run itself was unsound, so that its result means nothing.
+    Invalid,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Outcome::Pass => "PASS",
+            Outcome::Fail => "FAIL",
+            Outcome::Unavailable => "UNAVAILABLE",
+            Outcome::Inconclusive => "INCONCLUSIVE",
+            Outcome::Invalid => "INVALID",
+        })
+    }
+}
+
+/// The gates, in the order in which a kernel meets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// Registers, memory, spills.
+    Resource,
+    /// The numbers are right.
+    Correctness,
+    /// It is fast enough.
+    Performance,
+    /// It is fast for the reason we think.
+    Profile,
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Gate::Resource => "resource",
+            Gate::Correctness => "correctness",
+            Gate::Performance => "performance",
+            Gate::Profile => "profile",
+        })
+    }
+}
+
+/// One measured value against its limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was measured; ends in `(at least)` where the limit is a lower one.
+    pub name: String,
+    /// The measured value.
+    pub value: f64,
+    /// What it may be at most, or must be at least.
+    pub limit: f64,
+    /// Whether it holds.
+    pub pass: bool,
+}
+
+impl Check {
+    /// A value that may not be above the limit; NaN fails.
+    pub fn at_most(name: impl Into<String>, value: f64, limit: f64) -> Self {
+        Check { name: name.into(), value, limit, pass: value <= limit }
+    }
+
+    /// A value that may not be below the limit; NaN fails. The name says so.
+    pub fn at_least(name: impl fmt::Display, value: f64, limit: f64) -> Self {
+        Check { name: format!("{name} (at least)"), value, limit, pass: value >= limit }
+    }
+}
+
+/// What a gate decided, and on what evidence.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GateReport {
+    /// The gate.
+    pub gate: Gate,
+    /// Its decision.
+    pub outcome: Outcome,
+    /// One line for a person: why it failed, or what would make it available.
+    pub summary: String,
+    /// The evidence.
+    pub checks: Vec<Check>,
+}
+
+impl GateReport {
+    /// The checks that do not hold.
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| !check.pass)
+    }
+}

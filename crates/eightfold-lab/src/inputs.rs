@@ -1,0 +1,224 @@
+//! Q, K and V to check kernels on: families of numbers that have broken attention kernels before.
+
+use eightfold::{Error, Problem, Result, Shape, suggest};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A kind of input numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// N(0,1) everywhere.
+    Gaussian,
+    /// N(0,1) with one element in a thousand scaled by 10, in Q, K and V, as in the FlashAttention-3 paper.
+    Outliers,
+    /// V with mean 1: a biased accumulator shows, where N(0,1) lets the bias cancel.
+    #[serde(rename = "biased-v")]
+    BiasedValues,
+    /// One channel of K scaled by 100 and another by 20, as trained models have them.
+    #[serde(rename = "key-channels")]
+    KeyChannelOutliers,
+    /// The first key takes most of every row's weight, as the first token of a sequence does in trained models.
+    #[serde(rename = "sink")]
+    AttentionSink,
+    /// All elements equal: every weight is the same, and every error has the same sign.
+    Constant,
+    /// N(0,1) scaled by a millionth: what is flushed to zero is missed.
+    Tiny,
+    /// N(0,1) scaled by a thousand: scores near a million, so that the softmax picks one key.
+    Huge,
+}
+
+impl Family {
+    /// Every family.
+    pub const ALL: &'static [Family] = &[
+        Family::Gaussian,
+        Family::Outliers,
+        Family::BiasedValues,
+        Family::KeyChannelOutliers,
+        Family::AttentionSink,
+        Family::Constant,
+        Family::Tiny,
+        Family::Huge,
+    ];
+
+    /// The name a person types.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Gaussian => "gaussian",
+            Family::Outliers => "outliers",
+            Family::BiasedValues => "biased-v",
+            Family::KeyChannelOutliers => "key-channels",
+            Family::AttentionSink => "sink",
+            Family::Constant => "constant",
+            Family::Tiny => "tiny",
+            Family::Huge => "huge",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Family {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let names: Vec<_> = Family::ALL.iter().map(|family| family.name()).collect();
+        let position = names.iter().position(|name| *name == text);
+        position
+            .map(|index| Family::ALL[index])
+            .ok_or_else(|| suggest::unknown("inputs", text, &names))
+    }
+}
+
+/// Unquantised Q, K and V in `[B,H,S,D]` order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inputs {
+    /// The sizes.
+    pub shape: Shape,
+    /// Where the numbers come from, for example `gaussian seed 1` or the name of a file.
+    pub origin: String,
+    /// The family they were generated from; none for a user's own numbers.
+    pub family: Option<Family>,
+    /// Queries.
+    pub q: Vec<f32>,
+    /// Keys.
+    pub k: Vec<f32>,
+    /// Values.
+    pub v: Vec<f32>,
+}
+
+impl Inputs {
+    /// The numbers of this family, the same for the same shape and seed on every machine.
+    pub fn generate(shape: Shape, family: Family, seed: u64) -> Inputs {
+        let (queries, keys) = (shape.query_dims().count(), shape.key_dims().count());
+        let stream = |purpose| stream(shape, family, seed, purpose);
+        let scaled_normal = |purpose, count, scale: f32| -> Vec<f32> {
+            normal(&mut stream(purpose), count).map(|value| value * scale).collect()
+        };
+        let scale = match family {
+            Family::Tiny => TINY,
+            Family::Huge => HUGE,
+            _ => 1.0,
+        };
+        let mut q = scaled_normal(Use::Q, queries, scale);
+        let mut k = scaled_normal(Use::K, keys, scale);
+        let mut v = scaled_normal(Use::V, keys, scale);
+        match family {
+            Family::Gaussian | Family::Tiny | Family::Huge => {}
+            Family::Outliers => {
+                for (purpose, values) in
+                    [(Use::QOutliers, &mut q), (Use::KOutliers, &mut k), (Use::VOutliers, &mut v)]
+                {
+                    scale_one_in_a_thousand(&mut stream(purpose), values);
+                }
+            }
+            Family::BiasedValues => v.iter_mut().for_each(|value| *value += 1.0),
+            Family::KeyChannelOutliers => {
+                // Two different channels; head_dim is at least 8.
+                for (channel, factor) in [(shape.head_dim / 3, 100.0), (shape.head_dim - 1, 20.0)] {
+                    k.iter_mut()
+                        .skip(channel)
+                        .step_by(shape.head_dim)
+                        .for_each(|value| *value *= factor);
+                }
+            }
+            Family::AttentionSink => add_sink(shape, &mut q, &mut k),
+            Family::Constant => {
+                // Not a power of two, so that the scale of the quantiser is not one either.
+                for values in [&mut q, &mut k, &mut v] {
+                    values.fill(0.7);
+                }
+            }
+        }
+        Inputs { shape, origin: format!("{family} seed {seed}"), family: Some(family), q, k, v }
+    }
+
+    /// A user's own numbers in `[B,H,S,D]` order; they must fill the shape.
+    pub fn of_user(
+        shape: Shape,
+        origin: impl Into<String>,
+        q: Vec<f32>,
+        k: Vec<f32>,
+        v: Vec<f32>,
+    ) -> Result<Inputs> {
+        Problem::new(shape)?;
+        let (queries, keys) = (shape.query_dims(), shape.key_dims());
+        for (name, values, dims) in [("q", &q, queries), ("k", &k, keys), ("v", &v, keys)] {
+            if values.len() != dims.count() {
+                return Err(Error::invalid(
+                    name,
+                    format!("{} values, but {dims} holds {}", values.len(), dims.count()),
+                    "give one value per element",
+                ));
+            }
+        }
+        Ok(Inputs { shape, origin: origin.into(), family: None, q, k, v })
+    }
+}
+
+const TINY: f32 = 1e-6;
+const HUGE: f32 = 1e3;
+
+/// What a stream of random bits is for.
+#[derive(Clone, Copy)]
+enum Use {
+    Q,
+    K,
+    V,
+    QOutliers,
+    KOutliers,
+    VOutliers,
+}
+
+/// A stream of random bits of its own for every seed, family, shape and use.
+fn stream(shape: Shape, family: Family, seed: u64, purpose: Use) -> ChaCha8Rng {
+    let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = shape;
+    let sizes = [batch, query_heads, kv_heads, query_len, key_len, head_dim];
+    let mut key = [0u8; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    // A size that four bytes do not hold would only make two shapes share a stream.
+    for (index, size) in sizes.iter().enumerate() {
+        let at = 8 + index * 4;
+        key[at..at + 4].copy_from_slice(&(*size as u32).to_le_bytes());
+    }
+    let mut generator = ChaCha8Rng::from_seed(key);
+    generator.set_stream((family as u64) << 8 | purpose as u64);
+    generator
+}
+
+fn normal(generator: &mut ChaCha8Rng, count: usize) -> impl Iterator<Item = f32> {
+    (0..count).map(|_| StandardNormal.sample(generator))
+}
+
+fn scale_one_in_a_thousand(generator: &mut ChaCha8Rng, values: &mut [f32]) {
+    for value in values {
+        if generator.next_u32() < u32::MAX / 1000 {
+            *value *= 10.0;
+        }
+    }
+}
+
+/// Gives the queries and the first key of every head a common direction, so that the key's score lies
+/// about 10 nats above the others' at the default softmax scale.
+///
+/// Every query gets 1 added to each channel, and the first key is `10/√D` in each channel: its score is
+/// then (D + noise · √D) · 10/√D / √D = 10 + O(10/√D), while the other keys keep scores of variance 2.
+fn add_sink(shape: Shape, q: &mut [f32], k: &mut [f32]) {
+    let sink = SINK_NATS / (shape.head_dim as f32).sqrt();
+    q.iter_mut().for_each(|value| *value += 1.0);
+    for head in k.chunks_exact_mut(shape.key_len * shape.head_dim) {
+        head[..shape.head_dim].fill(sink);
+    }
+}
+
+/// How far the sink's score lies above the mean of the others.
+const SINK_NATS: f32 = 10.0;
