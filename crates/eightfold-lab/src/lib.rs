@@ -1,8 +1,10 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
 pub mod errors;
+pub mod examine;
 pub mod gates;
 pub mod inputs;
+pub mod ladder;
 pub mod measure;
 pub mod peers;
 pub mod provenance;

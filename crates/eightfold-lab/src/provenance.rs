@@ -19,8 +19,8 @@ pub struct Provenance {
     pub checkout: Option<Checkout>,
     /// The compiler.
     pub rustc: Option<String>,
-    /// Whether the compiler optimised.
-    pub optimized: bool,
+    /// Whether it was built for release: other builds are slower and their times say little.
+    pub release: bool,
     /// The command line, with absolute paths cut down to file names.
     pub command: Vec<String>,
     /// The machine.
@@ -62,7 +62,7 @@ impl Provenance {
             built_from: option_env!("EIGHTFOLD_COMMIT").map(Into::into),
             checkout: Checkout::here(),
             rustc: option_env!("EIGHTFOLD_RUSTC").map(Into::into),
-            optimized: !cfg!(debug_assertions),
+            release: !cfg!(debug_assertions),
             command: command_line(std::env::args()),
             machine: Machine::detect(),
             threads,

@@ -66,6 +66,8 @@ pub struct Entry {
     pub name: String,
     /// The variant with every knob, or what the peer says about itself.
     pub implementation: String,
+    /// Whether it is somebody else's implementation, measured beside ours.
+    pub peer: bool,
     /// What the gates decided.
     pub gates: Vec<GateReport>,
     /// What the correctness gate saw, case by case.
@@ -137,11 +139,11 @@ impl Record {
         }
     }
 
-    /// Whether some gate failed, or could not be trusted.
+    /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours.
     pub fn failed(&self) -> bool {
-        let gates =
-            self.groups.iter().flat_map(|group| &group.entries).flat_map(|entry| &entry.gates);
-        gates.into_iter().any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+        let ours = self.groups.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
+        ours.flat_map(|entry| &entry.gates)
+            .any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
     }
 
     /// The record as JSON, with a newline at the end.
@@ -227,6 +229,7 @@ mod tests {
             let entry = Entry {
                 name: "x".into(),
                 implementation: "x".into(),
+                peer: false,
                 gates: vec![gate],
                 cases: Vec::new(),
                 timing: None,

@@ -1,13 +1,16 @@
 //! f32, f16 or bf16 → FP8 codes and scales.
 
-use crate::error::Result;
-use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
+mod centre;
+mod codes;
+mod run;
+mod scales;
+mod source;
 
-/// A number type that can be quantised: `f32`, `half::f16`, `half::bf16`.
-pub trait Element: Copy + Send + Sync {}
-impl Element for f32 {}
-impl Element for half::f16 {}
-impl Element for half::bf16 {}
+pub use crate::fp8::Element;
+
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
+use source::Source;
 
 /// How to quantise: format, scales, layout in memory, centring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,14 +43,32 @@ impl Quantizer {
     }
 
     /// Quantises values that lie in memory in `layout` order.
+    ///
+    /// Each scale is the largest magnitude among its values divided by the format's largest value, so
+    /// nothing saturates; it is 1 where all values are zero. A value that is not finite is an error.
     pub fn quantize<T: Element>(
         &self,
         values: &[T],
         dims: Dims,
         layout: Layout,
     ) -> Result<Fp8Tensor<'static>> {
-        let _ = (values, dims, layout, self.format, self.granularity, self.layout, self.centered);
-        unimplemented!()
+        if self.granularity == (Granularity::Block { rows: 0 }) {
+            return Err(Error::invalid(
+                "granularity",
+                "a block of 0 rows holds nothing",
+                "give at least 1 row per block",
+            ));
+        }
+        let source = Source::new(values, dims, layout)?;
+        let means = self.centered.then(|| centre::means(&source)).transpose()?;
+        let means = means.as_deref();
+        let scales = scales::find(&source, means, self.format, self.granularity)?;
+        let codes = codes::encode(&source, means, &scales, self.format, self.layout);
+        let tensor = Fp8Tensor::new(dims, self.layout, self.format, codes, scales)?;
+        match means {
+            Some(means) => tensor.with_means(means.to_vec()),
+            None => Ok(tensor),
+        }
     }
 }
 

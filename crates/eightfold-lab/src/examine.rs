@@ -1,0 +1,181 @@
+//! One problem: every candidate through the gates, then those that passed against the clock.
+
+use crate::gates::{
+    self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds,
+};
+use crate::measure::{Contestant, KernelContestant, Measured, interleave};
+use crate::peers::{Torch, TorchContestant};
+use crate::record::{Entry, Group, Timing};
+use eightfold::{Plan, Problem, Variant, cpu};
+
+/// A variant under the name that the table will show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// A stage's name, or the variant as the user wrote it.
+    pub name: String,
+    /// The kernel and its knobs.
+    pub variant: Variant,
+}
+
+/// Told how far a job is.
+pub trait Progress {
+    /// The share that is done, from 0 to 1, and what comes next.
+    fn at(&mut self, share: f64, what: &str);
+}
+
+/// Nobody watches.
+impl Progress for () {
+    fn at(&mut self, _share: f64, _what: &str) {}
+}
+
+/// What to do with one problem.
+pub struct Examination<'a> {
+    /// What a person calls the shape.
+    pub shape: &'a str,
+    /// The inputs to be right on; timing is on the first of them.
+    pub cases: &'a [Case],
+    /// Our variants.
+    pub candidates: &'a [Candidate],
+    /// The limits and the timing policy.
+    pub thresholds: &'a Thresholds,
+    /// Whether to time what passes.
+    pub timed: bool,
+}
+
+/// The part of the work that gating is, for the progress bar.
+const GATING_SHARE: f64 = 0.4;
+
+impl Examination<'_> {
+    /// Gates and, if asked to, times every candidate, and the peer beside them.
+    pub fn run(
+        &self,
+        problem: &Problem,
+        mut torch: Option<&mut Torch>,
+        progress: &mut dyn Progress,
+    ) -> Group {
+        let gating_share = if self.timed { GATING_SHARE } else { 1.0 };
+        let mut entries = Vec::new();
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            let share = gating_share * index as f64 / self.candidates.len() as f64;
+            progress.at(share, &format!("{} {problem}: checking {}", self.shape, candidate.name));
+            entries.push(self.gate(problem, candidate));
+        }
+        let peer_case = torch.as_ref().and_then(|_| self.cases.first()).map(without_lse);
+        if let (Some(torch), Some(case)) = (&mut torch, &peer_case) {
+            progress.at(gating_share, &format!("{} {problem}: checking torch", self.shape));
+            entries.push(gate_torch(torch, case, self.thresholds));
+        }
+        if self.timed {
+            let what = format!("{} {problem}: timing", self.shape);
+            progress.at(gating_share, &what);
+            let peer = torch.zip(peer_case.as_ref());
+            self.time(&mut entries, peer, &mut |share| {
+                progress.at(gating_share + (1.0 - gating_share) * share, &what)
+            });
+        }
+        Group { shape: self.shape.into(), problem: problem.into(), entries }
+    }
+
+    fn gate(&self, problem: &Problem, candidate: &Candidate) -> Entry {
+        let implementation = candidate.variant.to_string();
+        let report = match Plan::with_variant(problem, candidate.variant) {
+            Ok(_) => gates::check(
+                &mut PlannedVariant(candidate.variant),
+                self.cases,
+                self.thresholds.tolerance(&candidate.variant),
+                self.thresholds,
+            ),
+            Err(error) => unavailable(error.to_string()),
+        };
+        entry(&candidate.name, implementation, report)
+    }
+
+    /// Times those that passed, in one interleaved run, and fills in their entries.
+    fn time(
+        &self,
+        entries: &mut [Entry],
+        peer: Option<(&mut Torch, &Case)>,
+        tick: &mut dyn FnMut(f64),
+    ) {
+        let Some(case) = self.cases.first() else { return };
+        let mut places = Vec::new();
+        let mut field: Vec<Box<dyn Contestant + '_>> = Vec::new();
+        for (place, (entry, candidate)) in entries.iter_mut().zip(self.candidates).enumerate() {
+            let hash = admissible(entry)
+                .then(|| entry.cases.first().map(|case| case.output_hash))
+                .flatten();
+            let Some(hash) = hash else { continue };
+            match KernelContestant::new(&candidate.name, candidate.variant, case, hash) {
+                Ok(contestant) => {
+                    places.push(place);
+                    field.push(Box::new(contestant));
+                }
+                Err(error) => entry.note = Some(error.to_string()),
+            }
+        }
+        let peer_place = self.candidates.len();
+        if let Some((torch, case)) =
+            peer.filter(|_| entries.get(peer_place).is_some_and(admissible))
+        {
+            places.push(peer_place);
+            field.push(Box::new(TorchContestant::new(torch, case)));
+        }
+        let mut contestants: Vec<&mut dyn Contestant> =
+            field.iter_mut().map(|boxed| &mut **boxed as _).collect();
+        let measured = interleave(&mut contestants, &self.thresholds.timing, tick);
+        for (place, measured) in places.into_iter().zip(measured) {
+            note_timing(&mut entries[place], measured);
+        }
+    }
+}
+
+fn admissible(entry: &Entry) -> bool {
+    entry.correctness().is_some_and(|gate| gate.outcome == Outcome::Pass)
+}
+
+fn note_timing(entry: &mut Entry, measured: Measured) {
+    match measured {
+        Ok(samples) => {
+            entry.timing = samples.summary().map(|summary| Timing { summary, samples });
+        }
+        Err(error) => entry.note = Some(error.to_string()),
+    }
+}
+
+fn entry(name: &str, implementation: String, report: CorrectnessReport) -> Entry {
+    let CorrectnessReport { gate, cases } = report;
+    Entry {
+        name: name.into(),
+        implementation,
+        peer: false,
+        gates: vec![gate],
+        cases,
+        timing: None,
+        note: None,
+    }
+}
+
+fn unavailable(summary: String) -> CorrectnessReport {
+    let gate = GateReport {
+        gate: Gate::Correctness,
+        outcome: Outcome::Unavailable,
+        summary,
+        checks: Vec::new(),
+    };
+    CorrectnessReport { gate, cases: Vec::new() }
+}
+
+/// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it.
+fn without_lse(case: &Case) -> Case {
+    Case { problem: case.problem.with_lse(false), ..case.clone() }
+}
+
+fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry {
+    let implementation = torch.describe();
+    // It computes in f32, so it has to be as exact as our f32 path.
+    let numbers = cpu::Numbers::F32;
+    let like = Variant::Cpu(cpu::Config { numbers, ..cpu::Config::default() });
+    let report =
+        gates::check(torch, std::slice::from_ref(case), thresholds.tolerance(&like), thresholds);
+    Entry { peer: true, ..entry("torch", implementation, report) }
+}

@@ -1,0 +1,75 @@
+//! E4M3 and E5M2: exact conversions in both directions, one value or many at a time.
+//!
+//! Encoding rounds to nearest, ties to even, and saturates: an overflow or an infinity becomes the
+//! largest finite value of its sign, NaN stays NaN, and zero keeps its sign. Halves are widened to
+//! f32, which is exact, so every value is rounded once.
+//!
+//! ```
+//! use eightfold::{Fp8Format, fp8};
+//!
+//! let mut codes = [0; 3];
+//! fp8::encode_slice(Fp8Format::E4m3, &[1.0f32, -0.3, 1e9], &mut codes)?;
+//! let mut values = [0.0; 3];
+//! fp8::decode_slice(Fp8Format::E4m3, &codes, &mut values)?;
+//! assert_eq!(values, [1.0, -0.3125, 448.0]);
+//! # Ok::<(), eightfold::Error>(())
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod element;
+mod scalar;
+
+pub use element::Element;
+pub use scalar::{decode, encode};
+
+use crate::error::{Error, Result};
+use crate::tensor::Fp8Format;
+
+/// Values that are widened at a time: small enough for the stack and the first-level cache.
+const CHUNK: usize = 512;
+
+/// Encodes every value; `codes` must be as long as `values`.
+pub fn encode_slice<T: Element>(format: Fp8Format, values: &[T], codes: &mut [u8]) -> Result<()> {
+    check_lengths("codes", codes.len(), "values", values.len())?;
+    let mut buffer = [0.0; CHUNK];
+    for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)) {
+        encode_f32(format, T::widen(values, &mut buffer), codes);
+    }
+    Ok(())
+}
+
+/// Decodes every code; `values` must be as long as `codes`.
+pub fn decode_slice(format: Fp8Format, codes: &[u8], values: &mut [f32]) -> Result<()> {
+    check_lengths("values", values.len(), "codes", codes.len())?;
+    #[cfg(target_arch = "x86_64")]
+    if avx2::available() {
+        // SAFETY: the CPU has AVX2 and F16C, as was just checked.
+        unsafe { avx2::decode(format, codes, values) };
+        return Ok(());
+    }
+    scalar::decode_slice(format, codes, values);
+    Ok(())
+}
+
+/// Encodes as many values as there are codes, or as many as there are values if those are fewer.
+pub(crate) fn encode_f32(format: Fp8Format, values: &[f32], codes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::available() {
+        // SAFETY: the CPU has AVX2 and F16C, as was just checked.
+        unsafe { avx2::encode(format, values, codes) };
+        return;
+    }
+    scalar::encode_slice(format, values, codes);
+}
+
+fn check_lengths(argument: &str, len: usize, other: &str, expected: usize) -> Result<()> {
+    if len == expected {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        argument,
+        format!("has {len} elements, but {other} has {expected}"),
+        "give both slices the same length",
+    ))
+}

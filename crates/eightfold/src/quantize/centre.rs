@@ -1,0 +1,67 @@
+//! The mean of every channel over the rows of its head.
+
+use super::run::Shift;
+use super::source::{Direction, Head, Source};
+use crate::error::Result;
+use crate::fp8::Element;
+use crate::tensor::Dims;
+use rayon::prelude::*;
+
+/// The means in `[batch, head, channel]` order: summed in f64, rounded once to the f32 that is
+/// subtracted and kept.
+pub(super) fn means<T: Element>(source: &Source<T>) -> Result<Vec<f32>> {
+    let Dims { batch, heads, len, head_dim } = source.dims;
+    let mut means = vec![0.0; batch * heads * head_dim];
+    means.par_chunks_mut(head_dim).enumerate().for_each(|(index, means)| {
+        for (mean, sum) in means.iter_mut().zip(sums(source, Head::at(index, source.dims))) {
+            *mean = (sum / len as f64) as f32;
+        }
+    });
+    // f32 values cannot overflow a sum in f64: a mean is finite if and only if every value is.
+    match means.iter().all(|mean| mean.is_finite()) {
+        true => Ok(means),
+        false => Err(source.non_finite_error().expect("some value is not finite")),
+    }
+}
+
+fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
+    let Dims { len, head_dim, .. } = source.dims;
+    let mut sums = vec![0.0; head_dim];
+    match source.direction {
+        Direction::Channels => {
+            for row in 0..len {
+                for (sum, value) in sums.iter_mut().zip(source.row(at, row, &(0..head_dim))) {
+                    *sum += f64::from(value.to_f32());
+                }
+            }
+        }
+        Direction::Rows => {
+            for (channel, sum) in sums.iter_mut().enumerate() {
+                let values = source.channel(at, channel, &(0..len));
+                *sum = values.iter().map(|value| f64::from(value.to_f32())).sum();
+            }
+        }
+    }
+    sums
+}
+
+/// What is subtracted from a run over the channels of a row.
+pub(super) fn shift_of_row(means: Option<&[f32]>, dims: Dims, at: Head) -> Shift<'_> {
+    match means {
+        Some(means) => Shift::Each(&means[at.index(dims) * dims.head_dim..][..dims.head_dim]),
+        None => Shift::None,
+    }
+}
+
+/// What is subtracted from a run over the rows of a channel.
+pub(super) fn shift_of_channel(
+    means: Option<&[f32]>,
+    dims: Dims,
+    at: Head,
+    channel: usize,
+) -> Shift<'static> {
+    match means {
+        Some(means) => Shift::Constant(means[at.index(dims) * dims.head_dim + channel]),
+        None => Shift::None,
+    }
+}
