@@ -1,12 +1,10 @@
 //! One problem: every candidate through the gates, then those that passed against the clock.
 
-use crate::gates::{
-    self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds,
-};
+use crate::gates::{self, Case, CorrectnessReport, Outcome, PlannedVariant, Thresholds};
 use crate::measure::{Contestant, KernelContestant, Measured, interleave};
 use crate::peers::{Torch, TorchContestant};
 use crate::record::{Entry, Group, Timing};
-use eightfold::{Plan, Problem, Variant, cpu};
+use eightfold::{Problem, Variant, cpu};
 
 /// A variant under the name that the table will show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +56,7 @@ impl Examination<'_> {
         for (index, candidate) in self.candidates.iter().enumerate() {
             let share = gating_share * index as f64 / self.candidates.len() as f64;
             progress.at(share, &format!("{} {problem}: checking {}", self.shape, candidate.name));
-            entries.push(self.gate(problem, candidate));
+            entries.push(self.gate(candidate));
         }
         let peer_case = torch.as_ref().and_then(|_| self.cases.first()).map(without_lse);
         if let (Some(torch), Some(case)) = (&mut torch, &peer_case) {
@@ -76,17 +74,14 @@ impl Examination<'_> {
         Group { shape: self.shape.into(), problem: problem.into(), entries }
     }
 
-    fn gate(&self, problem: &Problem, candidate: &Candidate) -> Entry {
+    fn gate(&self, candidate: &Candidate) -> Entry {
         let implementation = candidate.variant.to_string();
-        let report = match Plan::with_variant(problem, candidate.variant) {
-            Ok(_) => gates::check(
-                &mut PlannedVariant(candidate.variant),
-                self.cases,
-                self.thresholds.tolerance(&candidate.variant),
-                self.thresholds,
-            ),
-            Err(error) => unavailable(error.to_string()),
-        };
+        let report = gates::check(
+            &mut PlannedVariant(candidate.variant),
+            self.cases,
+            self.thresholds.tolerance(&candidate.variant),
+            self.thresholds,
+        );
         entry(&candidate.name, implementation, report)
     }
 
@@ -101,10 +96,11 @@ impl Examination<'_> {
         let mut places = Vec::new();
         let mut field: Vec<Box<dyn Contestant + '_>> = Vec::new();
         for (place, (entry, candidate)) in entries.iter_mut().zip(self.candidates).enumerate() {
-            let hash = admissible(entry)
-                .then(|| entry.cases.first().map(|case| case.output_hash))
-                .flatten();
-            let Some(hash) = hash else { continue };
+            if !admissible(entry) {
+                continue;
+            }
+            let seen = entry.cases.first().filter(|case| case.repeatable);
+            let hash = seen.map(|case| case.output_hash);
             match KernelContestant::new(&candidate.name, candidate.variant, case, hash) {
                 Ok(contestant) => {
                     places.push(place);
@@ -155,19 +151,11 @@ fn entry(name: &str, implementation: String, report: CorrectnessReport) -> Entry
     }
 }
 
-fn unavailable(summary: String) -> CorrectnessReport {
-    let gate = GateReport {
-        gate: Gate::Correctness,
-        outcome: Outcome::Unavailable,
-        summary,
-        checks: Vec::new(),
-    };
-    CorrectnessReport { gate, cases: Vec::new() }
-}
-
 /// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it.
 fn without_lse(case: &Case) -> Case {
-    Case { problem: case.problem.with_lse(false), ..case.clone() }
+    let mut case = case.clone();
+    case.problem = case.problem.with_lse(false);
+    case
 }
 
 fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry {

@@ -4,7 +4,7 @@ use crate::gates::{CaseReport, GateReport, Outcome, Thresholds};
 use crate::measure::{Samples, Summary};
 use crate::provenance::Provenance;
 use eightfold::{Error, Mask, Problem, Result, Shape};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;
 
@@ -177,6 +177,13 @@ impl Record {
     }
 }
 
+/// Reads a number that may have been NaN or infinite when it was written: JSON has only `null` for those.
+pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
 impl Entry {
     /// The outcome of the correctness gate; none where it was not reached.
     pub fn correctness(&self) -> Option<&GateReport> {
@@ -213,6 +220,14 @@ mod tests {
         assert!(
             Record::read(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot be read")
         );
+    }
+
+    #[test]
+    fn a_check_that_saw_nan_is_read_back_as_nan() {
+        let check = crate::gates::Check::at_most("error", f64::NAN, 1.0);
+        let text = serde_json::to_string(&check).unwrap();
+        let read: crate::gates::Check = serde_json::from_str(&text).unwrap();
+        assert!(read.value.is_nan() && !read.pass);
     }
 
     #[test]

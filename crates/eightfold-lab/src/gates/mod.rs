@@ -1,16 +1,21 @@
 //! The gates: what a kernel must show before anything is said about its speed.
 
+mod case;
 pub mod correctness;
+pub(crate) mod fingerprint;
+mod rounding;
+mod sample;
 pub mod standard;
+mod subject;
 pub mod thresholds;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-pub use correctness::{
-    Case, CaseReport, CorrectnessReport, PlannedVariant, RunCounts, Subject, check,
-};
+pub use case::Case;
+pub use correctness::{CaseReport, CorrectnessReport, RunCounts, check, checks};
 pub use standard::{StandardCase, Thoroughness, standard_cases};
+pub use subject::{PlannedVariant, Subject};
 pub use thresholds::{ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
 
 /// What a gate decided.
@@ -72,6 +77,7 @@ pub struct Check {
     /// What was measured; ends in `(at least)` where the limit is a lower one.
     pub name: String,
     /// The measured value.
+    #[serde(deserialize_with = "crate::record::number_or_null")]
     pub value: f64,
     /// What it may be at most, or must be at least.
     pub limit: f64,
@@ -85,11 +91,18 @@ impl Check {
         Check { name: name.into(), value, limit, pass: value <= limit }
     }
 
-    /// A value that may not be below the limit; NaN fails. The name says so.
-    pub fn at_least(name: impl fmt::Display, value: f64, limit: f64) -> Self {
-        Check { name: format!("{name} (at least)"), value, limit, pass: value >= limit }
+    /// A value that may not be below the limit; NaN fails. The name is made to end in `(at least)`.
+    pub fn at_least(name: impl Into<String>, value: f64, limit: f64) -> Self {
+        let mut name = name.into();
+        if !name.ends_with(AT_LEAST) {
+            name = format!("{name} {AT_LEAST}");
+        }
+        Check { name, value, limit, pass: value >= limit }
     }
 }
+
+/// How the name of a check with a lower limit ends.
+const AT_LEAST: &str = "(at least)";
 
 /// What a gate decided, and on what evidence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Which inputs are checked on which shapes.
 
-use super::correctness::Case;
+use super::case::Case;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
 use eightfold::quantize::Quantizer;

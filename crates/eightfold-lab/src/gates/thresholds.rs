@@ -40,10 +40,10 @@ pub struct CorrectnessLimits {
     pub kernel: KernelLimits,
     /// How much is compared with the float64 reference.
     pub reference: ReferencePolicy,
-    /// The tolerance that each number path declares, by its name.
-    pub tolerance: BTreeMap<String, Tolerance>,
-    /// The limits of the end-to-end error, by input family; `user` for a user's own inputs.
-    pub end_to_end: BTreeMap<String, EndToEndLimits>,
+    /// The tolerance that each number path declares.
+    pub tolerance: Tolerances,
+    /// The limits of the end-to-end error.
+    pub end_to_end: EndToEnd,
 }
 
 /// Limits of the kernel's own error that hold for every variant.
@@ -72,14 +72,26 @@ pub struct ReferencePolicy {
     pub block_rows: usize,
 }
 
+/// The tolerance that each number path declares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerances {
+    /// The path with f32 products.
+    pub f32: Tolerance,
+    /// The path with 16-bit fixed-point products.
+    pub i16: Tolerance,
+}
+
 /// The error that a number path declares for itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {
     /// The relative L2 norm of the kernel's own error, on families that are not named below.
     pub relative_l2: f64,
-    /// The largest error of the log-sum-exp.
+    /// The largest error of the log-sum-exp, in nats ...
     pub lse_nats: f64,
+    /// ... plus this share of the largest log-sum-exp.
+    pub lse_relative: f64,
     /// The relative L2 norm on these families.
     pub families: BTreeMap<Family, f64>,
 }
@@ -92,6 +104,16 @@ impl Tolerance {
 }
 
 /// The limits of the end-to-end error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndToEnd {
+    /// On a user's own inputs.
+    pub user: EndToEndLimits,
+    /// On each family.
+    pub families: BTreeMap<Family, EndToEndLimits>,
+}
+
+/// The limits of the end-to-end error on one kind of inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndToEndLimits {
@@ -106,7 +128,12 @@ const EMBEDDED: &str = include_str!("../../gates.toml");
 impl Thresholds {
     /// The limits that come with this program.
     pub fn embedded() -> Self {
-        Thresholds::parse(EMBEDDED, "gates.toml").expect("the embedded gates.toml is tested")
+        Thresholds::parse(EMBEDDED, "gates.toml").expect("a test parses the embedded file")
+    }
+
+    /// The text of the embedded file, with its comments: where a file of one's own starts from.
+    pub fn embedded_text() -> &'static str {
+        EMBEDDED
     }
 
     /// The limits in a file of the user's.
@@ -121,32 +148,212 @@ impl Thresholds {
         Thresholds::parse(&text, &path.display().to_string())
     }
 
-    /// The text of the embedded file, to start a file of one's own from.
-    pub fn embedded_text() -> &'static str {
-        EMBEDDED
-    }
-
     fn parse(text: &str, name: &str) -> Result<Self> {
         let thresholds: Thresholds = toml::from_str(text).map_err(|error| {
-            Error::invalid("gates", format!("{name}: {error}"), "start from a copy of gates.toml")
+            let place = error.span().map_or(String::new(), |span| {
+                format!(" line {}", text[..span.start].matches('\n').count() + 1)
+            });
+            // The parser's messages may span lines; errors here are one.
+            let message = error.message().lines().collect::<Vec<_>>().join(", ");
+            Error::invalid(
+                "gates",
+                format!("{name}{place}: {message}"),
+                "compare with the embedded gates.toml",
+            )
         })?;
+        thresholds.check_ranges(name)?;
         Ok(thresholds)
     }
 
     /// The tolerance that a variant declares.
     pub fn tolerance(&self, variant: &Variant) -> &Tolerance {
-        let numbers = match variant {
-            Variant::Cpu(config) => config.numbers,
-            _ => Numbers::F32,
-        };
-        &self.correctness.tolerance[&numbers.to_string()]
+        let tolerances = &self.correctness.tolerance;
+        match variant {
+            Variant::Cpu(config) if config.numbers == Numbers::Int16 => &tolerances.i16,
+            _ => &tolerances.f32,
+        }
     }
 
     /// The end-to-end limits of a family, or of a user's own inputs.
     pub fn end_to_end(&self, family: Option<Family>) -> EndToEndLimits {
-        self.correctness.end_to_end[family.map_or(USER, Family::name)]
+        let EndToEnd { user, families } = &self.correctness.end_to_end;
+        family.map_or(*user, |family| families[&family])
+    }
+
+    fn check_ranges(&self, name: &str) -> Result<()> {
+        let invalid = |key: String, rule: String, fix: &str| {
+            Error::invalid("gates", format!("{name}: {key} {rule}"), fix)
+        };
+        let CorrectnessLimits { kernel, reference, tolerance, end_to_end } = &self.correctness;
+        let missing = Family::ALL.iter().find(|family| !end_to_end.families.contains_key(family));
+        if let Some(family) = missing {
+            return Err(invalid(
+                format!("correctness.end_to_end.families.{family}"),
+                "is missing".into(),
+                "give every family its relative_l2 and cosine",
+            ));
+        }
+
+        let mut positive = vec![
+            ("timing.warmup_max_seconds".to_string(), self.timing.warmup_max_seconds),
+            ("timing.max_seconds_per_cell".into(), self.timing.max_seconds_per_cell),
+            ("timing.min_iterations".into(), self.timing.min_iterations as f64),
+            ("correctness.kernel.max_abs".into(), kernel.max_abs),
+            ("correctness.kernel.mean_abs".into(), kernel.mean_abs),
+            ("correctness.kernel.bad_fraction".into(), kernel.bad_fraction),
+            ("correctness.kernel.bad_atol".into(), kernel.bad_atol),
+            ("correctness.kernel.bad_rtol".into(), kernel.bad_rtol),
+            ("correctness.reference.max_gflop".into(), reference.max_gflop),
+            ("correctness.reference.block_rows".into(), reference.block_rows as f64),
+        ];
+        for (path, tolerance) in [("f32", &tolerance.f32), ("i16", &tolerance.i16)] {
+            let prefix = format!("correctness.tolerance.{path}");
+            positive.push((format!("{prefix}.relative_l2"), tolerance.relative_l2));
+            positive.push((format!("{prefix}.lse_nats"), tolerance.lse_nats));
+            positive.push((format!("{prefix}.lse_relative"), tolerance.lse_relative));
+            for (family, relative_l2) in &tolerance.families {
+                positive.push((format!("{prefix}.families.{family}"), *relative_l2));
+            }
+        }
+        let families = end_to_end
+            .families
+            .iter()
+            .map(|(family, limits)| (format!("families.{family}"), limits));
+        for (key, limits) in families.chain([("user".to_string(), &end_to_end.user)]) {
+            let prefix = format!("correctness.end_to_end.{key}");
+            positive.push((format!("{prefix}.relative_l2"), limits.relative_l2));
+            positive.push((format!("{prefix}.cosine"), limits.cosine));
+            if limits.cosine > 1.0 {
+                let rule = format!("is {}, but no cosine is above 1", limits.cosine);
+                return Err(invalid(format!("{prefix}.cosine"), rule, "give a number from 0 to 1"));
+            }
+        }
+        if let Some((key, value)) =
+            positive.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0)
+        {
+            return Err(invalid(
+                key,
+                format!("is {value}, but must be finite and above 0"),
+                "give a positive number",
+            ));
+        }
+
+        if kernel.bad_fraction >= 1.0 {
+            let rule = format!("is {}, which nothing can fail", kernel.bad_fraction);
+            return Err(invalid(
+                "correctness.kernel.bad_fraction".into(),
+                rule,
+                "give a share below 1",
+            ));
+        }
+        if kernel.bad_atol >= kernel.max_abs {
+            let rule = format!(
+                "is {}, not below max_abs {}: the check would be implied by it",
+                kernel.bad_atol, kernel.max_abs
+            );
+            return Err(invalid("correctness.kernel.bad_atol".into(), rule, "give a tighter one"));
+        }
+        if self.timing.iterations < self.timing.min_iterations {
+            let rule = format!(
+                "is {}, below min_iterations {}",
+                self.timing.iterations, self.timing.min_iterations
+            );
+            return Err(invalid(
+                "timing.iterations".into(),
+                rule,
+                "raise the one or lower the other",
+            ));
+        }
+        Ok(())
     }
 }
 
-/// The name under which the limits of a user's own inputs are listed.
-const USER: &str = "user";
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error after one replacement in the embedded file.
+    fn error_after(from: &str, to: &str) -> String {
+        assert!(EMBEDDED.contains(from), "gates.toml has no `{from}`");
+        Thresholds::parse(&EMBEDDED.replacen(from, to, 1), "mine.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_embedded_file_holds() {
+        let thresholds = Thresholds::embedded();
+        assert_eq!(thresholds.correctness.kernel.max_abs, 0.06);
+        assert_eq!(thresholds.correctness.kernel.mean_abs, 0.02);
+        assert_eq!(thresholds.correctness.kernel.bad_fraction, 0.01);
+        assert_eq!(thresholds.timing.iterations, 100);
+        let again: Thresholds = toml::from_str(&toml::to_string(&thresholds).unwrap()).unwrap();
+        assert_eq!(again, thresholds);
+    }
+
+    #[test]
+    fn every_variant_declares_its_paths_tolerance() {
+        let thresholds = Thresholds::embedded();
+        let gaussian = |variant: &str| {
+            thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian))
+        };
+        assert_eq!(gaussian("cpu:baseline"), 2e-6);
+        assert_eq!(gaussian("cpu:numbers=i16,simd=portable"), 3e-4);
+        for family in Family::ALL {
+            assert!(thresholds.correctness.tolerance.i16.relative_l2(Some(*family)) <= 3e-3);
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = error_after("max_abs = 0.06", "max_abz = 0.06");
+        let line = EMBEDDED.lines().position(|line| line == "max_abs = 0.06").unwrap() + 1;
+        assert!(error.contains("unknown field `max_abz`"), "{error}");
+        assert!(error.contains(&format!("mine.toml line {line}:")), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_family_is_named() {
+        let error = error_after("families.huge]", "families.hugh]");
+        assert!(error.contains("`hugh`"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_family_is_named() {
+        let start = EMBEDDED.find("[correctness.end_to_end.families.huge]").unwrap();
+        let end = start + 1 + EMBEDDED[start + 1..].find('[').unwrap();
+        let error = error_after(&EMBEDDED[start..end], "");
+        assert!(error.contains("correctness.end_to_end.families.huge is missing"), "{error}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_with_the_fix() {
+        let cases = [
+            ("max_abs = 0.06", "max_abs = -1.0", "correctness.kernel.max_abs is -1"),
+            ("mean_abs = 0.02", "mean_abs = nan", "correctness.kernel.mean_abs is NaN"),
+            ("bad_fraction = 0.01", "bad_fraction = 1.0", "correctness.kernel.bad_fraction is 1"),
+            ("bad_atol = 0.002", "bad_atol = 0.06", "correctness.kernel.bad_atol is 0.06"),
+            ("min_iterations = 3", "min_iterations = 0", "timing.min_iterations is 0"),
+            ("min_iterations = 3", "min_iterations = 101", "timing.iterations is 100"),
+            ("cosine = 0.", "cosine = 1.", "but no cosine is above 1"),
+            ("block_rows = 32", "block_rows = 0", "correctness.reference.block_rows is 0"),
+        ];
+        for (from, to, expected) in cases {
+            let error = error_after(from, to);
+            assert!(error.contains(expected), "{error}");
+            assert!(error.starts_with("gates: mine.toml: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_not_toml_is_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gates.toml");
+        let error = Thresholds::load(&path).unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        std::fs::write(&path, "[timing\n").unwrap();
+        let error = Thresholds::load(&path).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        std::fs::write(&path, EMBEDDED).unwrap();
+        assert_eq!(Thresholds::load(&path).unwrap(), Thresholds::embedded());
+    }
+}

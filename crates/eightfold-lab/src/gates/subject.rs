@@ -1,0 +1,40 @@
+//! What is put to the test.
+
+use eightfold::{Fp8Tensor, Output, Plan, Problem, Result, RunReport, Variant};
+
+/// Something that computes attention and is put to the test.
+pub trait Subject {
+    /// What a person calls it.
+    fn name(&self) -> String;
+
+    /// Computes attention into `output`.
+    fn run(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport>;
+}
+
+/// A variant of this project's kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedVariant(pub Variant);
+
+impl Subject for PlannedVariant {
+    fn name(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn run(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport> {
+        Plan::with_variant(problem, self.0)?.run(q, k, v, output)
+    }
+}
