@@ -1,0 +1,95 @@
+//! `eightfold bench`: timing, contestants taking turns, peers included.
+
+use super::recording::{RecordArguments, Recording};
+use super::selection::{ShapeArguments, VariantArguments};
+use crate::Verdict;
+use crate::output::{self, bench_table};
+use crate::progress::Bar;
+use clap::{Args, ValueEnum};
+use eightfold::quantize::Quantizer;
+use eightfold::{Error, Problem, Result};
+use eightfold_lab::examine::{Examination, Progress};
+use eightfold_lab::gates::StandardCase;
+use eightfold_lab::inputs::Family;
+use eightfold_lab::ladder::Part;
+use eightfold_lab::peers::Torch;
+use eightfold_lab::record::Kind;
+
+/// What may be asked of the clock.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    variants: VariantArguments,
+    #[command(flatten)]
+    shapes: ShapeArguments,
+    /// Another implementation to measure in the same run
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PATH", default_value = super::doctor::PYTHON)]
+    python: String,
+    /// Runs to count per contestant [default: as gates.toml says]
+    #[arg(long, value_name = "N")]
+    iterations: Option<usize>,
+    #[command(flatten)]
+    record: RecordArguments,
+}
+
+/// Who is measured beside our kernels.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// PyTorch's scaled_dot_product_attention on the CPU, in f32 on dequantised inputs
+    Torch,
+}
+
+/// Checks and times every chosen variant on every chosen shape, prints the tables, writes the record.
+pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+    let mut jobs = Vec::new();
+    for shape in arguments.shapes.shapes()? {
+        let problem = Problem::new(shape.shape)?.with_mask(arguments.shapes.mask());
+        jobs.push((shape.name, problem, arguments.variants.candidates(&problem)?));
+    }
+    let mut recording = Recording::open(Kind::Bench, &arguments.record)?;
+    if let Some(iterations) = arguments.iterations {
+        if iterations == 0 {
+            return Err(Error::invalid(
+                "iterations",
+                "must be at least 1, got 0",
+                "leave it out for the policy's",
+            ));
+        }
+        let timing = &mut recording.thresholds().timing;
+        timing.iterations = iterations;
+        timing.min_iterations = timing.min_iterations.min(iterations);
+    }
+    let thresholds = recording.thresholds().clone();
+    let mut torch = arguments.peer.and_then(|Peer::Torch| {
+        let started = Torch::start(&arguments.python, rayon::current_num_threads());
+        started.inspect_err(|error| output::note(&format!("no peer: {error}"))).ok()
+    });
+    let total: f64 = jobs.iter().map(|(_, problem, _)| problem.flop()).sum();
+    let mut progress = Bar::new();
+    let mut groups = Vec::new();
+    let mut start = 0.0;
+    for (name, problem, candidates) in &jobs {
+        let share = problem.flop() / total;
+        progress.at(start, &format!("{name}: preparing inputs and references"));
+        let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
+            .prepare(&Quantizer::new(problem.input_format()), &thresholds.correctness.reference)?;
+        let examination = Examination {
+            shape: name,
+            cases: &[case],
+            candidates,
+            thresholds: &thresholds,
+            timed: true,
+        };
+        groups.push(examination.run(
+            problem,
+            torch.as_mut(),
+            &mut Part { whole: &mut progress, start, share },
+        ));
+        start += share;
+    }
+    drop(progress);
+    recording.finish(groups, json, bench_table::render)
+}
