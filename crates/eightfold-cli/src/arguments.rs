@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// table and writes the record.
 #[derive(Parser, Debug)]
 #[command(name = "eightfold", version, args_conflicts_with_subcommands = true)]
-pub struct Arguments {
+pub struct CommandLine {
     #[command(subcommand)]
     pub command: Option<Command>,
     #[command(flatten)]
@@ -40,8 +40,8 @@ pub enum Command {
 }
 
 /// The arguments, or the exit code after help or a mistake was printed.
-pub fn parse() -> Result<Arguments, ExitCode> {
-    Arguments::try_parse().map_err(|error| match error.kind() {
+pub fn parse() -> Result<CommandLine, ExitCode> {
+    CommandLine::try_parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             match output::print(&error.render().to_string()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Arguments::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]

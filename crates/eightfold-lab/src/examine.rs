@@ -1,6 +1,8 @@
 //! One problem: every candidate through the gates, then those that passed against the clock.
 
-use crate::gates::{self, Case, CorrectnessReport, Outcome, PlannedVariant, Thresholds};
+use crate::gates::{
+    self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds,
+};
 use crate::measure::{Contestant, KernelContestant, Measured, interleave};
 use crate::peers::{Torch, TorchContestant};
 use crate::record::{Entry, Group, Timing};
@@ -123,6 +125,18 @@ impl Examination<'_> {
             note_timing(&mut entries[place], measured);
         }
     }
+}
+
+/// The entry of a peer that was wanted and could not be had.
+pub fn missing_peer(name: &str, reason: String) -> Entry {
+    let gate = GateReport {
+        gate: Gate::Correctness,
+        outcome: Outcome::Unavailable,
+        summary: reason,
+        checks: Vec::new(),
+    };
+    let report = CorrectnessReport { gate, cases: Vec::new() };
+    Entry { peer: true, ..entry(name, name.into(), report) }
 }
 
 fn admissible(entry: &Entry) -> bool {

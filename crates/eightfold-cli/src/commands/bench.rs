@@ -3,12 +3,12 @@
 use super::recording::{RecordArguments, Recording};
 use super::selection::{ShapeArguments, VariantArguments};
 use crate::Verdict;
-use crate::output::{self, bench_table};
+use crate::output::bench_table;
 use crate::progress::Bar;
 use clap::{Args, ValueEnum};
 use eightfold::quantize::Quantizer;
 use eightfold::{Error, Problem, Result};
-use eightfold_lab::examine::{Examination, Progress};
+use eightfold_lab::examine::{Examination, Progress, missing_peer};
 use eightfold_lab::gates::StandardCase;
 use eightfold_lab::inputs::Family;
 use eightfold_lab::ladder::Part;
@@ -63,10 +63,14 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         timing.min_iterations = timing.min_iterations.min(iterations);
     }
     let thresholds = recording.thresholds().clone();
-    let mut torch = arguments.peer.and_then(|Peer::Torch| {
-        let started = Torch::start(&arguments.python, rayon::current_num_threads());
-        started.inspect_err(|error| output::note(&format!("no peer: {error}"))).ok()
-    });
+    let mut torch = None;
+    let mut missing = None;
+    if arguments.peer == Some(Peer::Torch) {
+        match Torch::start(&arguments.python, rayon::current_num_threads()) {
+            Ok(started) => torch = Some(started),
+            Err(error) => missing = Some(missing_peer("torch", error.to_string())),
+        }
+    }
     let total: f64 = jobs.iter().map(|(_, problem, _)| problem.flop()).sum();
     let mut progress = Bar::new();
     let mut groups = Vec::new();
@@ -83,11 +87,10 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             thresholds: &thresholds,
             timed: true,
         };
-        groups.push(examination.run(
-            problem,
-            torch.as_mut(),
-            &mut Part { whole: &mut progress, start, share },
-        ));
+        let part = &mut Part { whole: &mut progress, start, share };
+        let mut group = examination.run(problem, torch.as_mut(), part);
+        group.entries.extend(missing.clone());
+        groups.push(group);
         start += share;
     }
     drop(progress);
