@@ -69,12 +69,65 @@ impl ErrorStats {
             (error_squares / compared).sqrt()
         };
         stats.cosine = match (output_squares > 0.0, reference_squares > 0.0) {
-            (true, true) => dot / (output_squares.sqrt() * reference_squares.sqrt()),
+            (true, true) => dot / (output_squares * reference_squares).sqrt(),
             (false, false) => 1.0,
             _ => 0.0,
         };
         stats.bias = sum / compared;
         stats.deviation = (error_squares / compared - stats.bias * stats.bias).max(0.0).sqrt();
         stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAD: BadLimit = BadLimit { atol: 0.1, rtol: 0.1 };
+
+    #[test]
+    fn statistics_of_a_small_example_by_hand() {
+        let stats = ErrorStats::between([(1.0, 1.0), (2.5, 2.0), (-1.0, -1.0), (0.0, 0.5)], BAD);
+        assert_eq!(stats.max_abs, 0.5);
+        assert_eq!(stats.mean_abs, 0.25);
+        assert_eq!(stats.bad_fraction, 0.5);
+        assert_eq!(stats.bias, 0.0);
+        assert_eq!(stats.deviation, 0.125f64.sqrt());
+        assert_eq!(stats.relative_l2, (0.5f64 / 6.25).sqrt());
+        assert!((stats.cosine - 7.0 / (8.25f64 * 6.25).sqrt()).abs() < 1e-15);
+        assert_eq!(stats.non_finite, 0);
+    }
+
+    #[test]
+    fn an_offset_is_all_bias_and_no_deviation() {
+        let stats = ErrorStats::between((0..100).map(|i| (f64::from(i) + 0.25, f64::from(i))), BAD);
+        assert_eq!((stats.bias, stats.deviation), (0.25, 0.0));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_counted_and_bad_and_leaves_the_rest_readable() {
+        let stats = ErrorStats::between(
+            [(f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, 1.0), (1.0, 1.0)],
+            BAD,
+        );
+        assert_eq!((stats.non_finite, stats.bad_fraction), (2, 0.5));
+        assert_eq!((stats.max_abs, stats.relative_l2, stats.cosine), (0.0, 0.0, 1.0));
+    }
+
+    #[test]
+    fn a_zero_reference_gives_numbers_and_no_nan() {
+        let right = ErrorStats::between([(0.0, 0.0); 4], BAD);
+        assert_eq!((right.relative_l2, right.cosine), (0.0, 1.0));
+        let wrong = ErrorStats::between([(2.0, 0.0); 4], BAD);
+        assert_eq!((wrong.relative_l2, wrong.cosine), (2.0, 0.0));
+        let nothing = ErrorStats::between([], BAD);
+        assert!(nothing.mean_abs == 0.0 && nothing.bad_fraction == 0.0 && nothing.deviation == 0.0);
+    }
+
+    #[test]
+    fn the_bad_limit_grows_with_the_reference() {
+        let bad = |output, reference| ErrorStats::between([(output, reference)], BAD).bad_fraction;
+        assert_eq!((bad(0.11, 0.0), bad(0.09, 0.0)), (1.0, 0.0));
+        assert_eq!((bad(11.2, 10.0), bad(11.0, 10.0)), (1.0, 0.0));
     }
 }

@@ -222,3 +222,133 @@ fn add_sink(shape: Shape, q: &mut [f32], k: &mut [f32]) {
 
 /// How far the sink's score lies above the mean of the others.
 const SINK_NATS: f32 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape =
+        Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 64, key_len: 96, head_dim: 64 };
+
+    fn mean_and_deviation(values: &[f32]) -> (f64, f64) {
+        let count = values.len() as f64;
+        let mean = values.iter().copied().map(f64::from).sum::<f64>() / count;
+        let square =
+            values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / count;
+        (mean, square.sqrt())
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers_on_every_machine() {
+        let inputs = Inputs::generate(SHAPE, Family::Gaussian, 1);
+        assert_eq!(inputs, Inputs::generate(SHAPE, Family::Gaussian, 1));
+        // What the first machine drew: a change of generator or of streams makes old records incomparable.
+        assert_eq!([inputs.q[0], inputs.k[0], inputs.v[0]], [1.4861759, -0.82320046, 0.9369047]);
+    }
+
+    #[test]
+    fn seeds_families_shapes_and_tensors_have_streams_of_their_own() {
+        let first = |shape, family, seed| Inputs::generate(shape, family, seed).q[..8].to_vec();
+        let base = first(SHAPE, Family::Gaussian, 1);
+        assert_ne!(base, first(SHAPE, Family::Gaussian, 2));
+        assert_ne!(base, first(SHAPE, Family::BiasedValues, 1));
+        assert_ne!(base, first(Shape { key_len: 97, ..SHAPE }, Family::Gaussian, 1));
+        let inputs = Inputs::generate(SHAPE, Family::Gaussian, 1);
+        assert!(inputs.q[..8] != inputs.k[..8] && inputs.k[..8] != inputs.v[..8]);
+    }
+
+    #[test]
+    fn every_family_fills_its_shape_with_finite_numbers() {
+        for &family in Family::ALL {
+            let inputs = Inputs::generate(SHAPE, family, 7);
+            assert_eq!(inputs.q.len(), SHAPE.query_dims().count());
+            assert_eq!(
+                (inputs.k.len(), inputs.v.len()),
+                (SHAPE.key_dims().count(), SHAPE.key_dims().count())
+            );
+            let all = inputs.q.iter().chain(&inputs.k).chain(&inputs.v);
+            assert!(all.into_iter().all(|value| value.is_finite()), "{family}");
+            assert_eq!(inputs.origin, format!("{family} seed 7"));
+        }
+    }
+
+    #[test]
+    fn the_families_are_what_they_say() {
+        let of = |family| Inputs::generate(SHAPE, family, 1);
+        let near = |(mean, deviation): (f64, f64), expected_mean: f64, expected_deviation: f64| {
+            assert!((mean - expected_mean).abs() < 0.03 * expected_deviation, "mean {mean}");
+            assert!((deviation / expected_deviation - 1.0).abs() < 0.03, "deviation {deviation}");
+        };
+        near(mean_and_deviation(&of(Family::Gaussian).k), 0.0, 1.0);
+        near(mean_and_deviation(&of(Family::BiasedValues).v), 1.0, 1.0);
+        near(mean_and_deviation(&of(Family::BiasedValues).k), 0.0, 1.0);
+        near(mean_and_deviation(&of(Family::Tiny).v), 0.0, 1e-6);
+        near(mean_and_deviation(&of(Family::Huge).q), 0.0, 1e3);
+        let Inputs { q, k, v, .. } = of(Family::Constant);
+        assert!(q.iter().chain(&k).chain(&v).all(|value| *value == q[0]));
+
+        // N(0,1) alone is beyond 5.5 once in 26 million.
+        let outliers = of(Family::Outliers);
+        for values in [&outliers.q, &outliers.k, &outliers.v] {
+            let far = values.iter().filter(|value| value.abs() > 5.5).count() as f64;
+            let expected = values.len() as f64 / 1000.0 * 0.582;
+            assert!(
+                (far - expected).abs() < 4.0 * expected.sqrt(),
+                "{far} outliers, {expected} expected"
+            );
+        }
+
+        let keys = of(Family::KeyChannelOutliers).k;
+        let channel = |index| keys.iter().copied().skip(index).step_by(64).collect::<Vec<_>>();
+        let deviations: Vec<_> =
+            (0..64).map(|index| mean_and_deviation(&channel(index)).1).collect();
+        assert_eq!(deviations.iter().filter(|deviation| **deviation > 80.0).count(), 1);
+        assert_eq!(deviations.iter().filter(|deviation| **deviation > 15.0).count(), 2);
+    }
+
+    #[test]
+    fn the_sink_takes_most_of_the_weight_of_most_rows() {
+        let Inputs { q, k, .. } = Inputs::generate(SHAPE, Family::AttentionSink, 1);
+        let scores = |row: usize| -> Vec<f64> {
+            let dot = |key: &[f32]| {
+                q[row * 64..][..64].iter().zip(key).map(|(q, k)| f64::from(q * k)).sum::<f64>()
+            };
+            k[..96 * 64].chunks(64).map(|key| dot(key) / 8.0).collect()
+        };
+        // The first 128 rows are the two query heads that share the first key head.
+        let lifts: Vec<_> = (0..128)
+            .map(|row| {
+                let scores = scores(row);
+                scores[0] - scores[1..].iter().sum::<f64>() / 95.0
+            })
+            .collect();
+        let mean = lifts.iter().sum::<f64>() / 128.0;
+        assert!((mean - 10.0).abs() < 0.5, "{mean} nats above the mean of the others");
+        let shares = (0..128).map(|row| {
+            let weights: Vec<_> = scores(row).iter().map(|score| score.exp()).collect();
+            weights[0] / weights.iter().sum::<f64>()
+        });
+        let mean_share = shares.sum::<f64>() / 128.0;
+        assert!((0.8..0.999).contains(&mean_share), "{mean_share}");
+    }
+
+    #[test]
+    fn names_parse_back_and_near_misses_are_answered() {
+        for family in Family::ALL {
+            assert_eq!(family.to_string().parse::<Family>().unwrap(), *family);
+            assert_eq!(serde_json::to_string(family).unwrap(), format!("\"{family}\""));
+        }
+        let error = "gausian".parse::<Family>().unwrap_err().to_string();
+        assert!(error.contains("did you mean `gaussian`?"), "{error}");
+    }
+
+    #[test]
+    fn a_users_numbers_must_fill_the_shape() {
+        let Inputs { q, k, v, .. } = Inputs::generate(SHAPE, Family::Gaussian, 1);
+        let error = Inputs::of_user(SHAPE, "file", q.clone(), k[1..].to_vec(), v.clone())
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("k: "), "{error}");
+        assert_eq!(Inputs::of_user(SHAPE, "file", q, k, v).unwrap().family, None);
+    }
+}

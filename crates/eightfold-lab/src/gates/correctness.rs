@@ -1,7 +1,7 @@
 //! The correctness gate: the kernel's own error, and the end-to-end error, each against float64.
 
 use super::case::Case;
-use super::rounding::half_ulp;
+use super::rounding::{half_ulp, max_finite};
 use super::subject::Subject;
 use super::thresholds::{Thresholds, Tolerance};
 use super::{Check, Gate, GateReport, Outcome, fingerprint};
@@ -128,9 +128,9 @@ pub fn check(
     if cases.is_empty() {
         return verdict(Outcome::Invalid, "no case was given to check".into(), vec![], vec![]);
     }
-    if let Some(case) = cases.iter().find(|case| !reference_is_finite(case)) {
+    if let Some(case) = cases.iter().find(|case| !reference_fits(case)) {
         let summary = format!(
-            "{}: the float64 reference is not finite, so nothing can be judged by it",
+            "{}: the float64 reference is not finite in the output's number format, so nothing can be judged by it",
             case.origin
         );
         return verdict(Outcome::Invalid, summary, vec![], vec![]);
@@ -157,11 +157,13 @@ pub fn check(
     verdict(outcome, tally.summary(cases.len()), tally.into_checks(), reports)
 }
 
-fn reference_is_finite(case: &Case) -> bool {
-    let references = [&case.dequantized, &case.unquantized];
-    references.iter().all(|reference| {
-        reference.values.iter().all(|value| value.is_finite())
-            && reference.lse.iter().all(|lse| lse.is_finite() || *lse == f64::NEG_INFINITY)
+/// Whether a right kernel can write the right answer. NaN fits nothing.
+fn reference_fits(case: &Case) -> bool {
+    let most = max_finite(case.problem.output_format());
+    let lse_fits = |lse: &f64| lse.abs() <= f64::from(f32::MAX) || *lse == f64::NEG_INFINITY;
+    [&case.dequantized, &case.unquantized].into_iter().all(|reference| {
+        reference.values.iter().all(|value| value.abs() <= most)
+            && reference.lse.iter().all(lse_fits)
     })
 }
 
@@ -220,7 +222,7 @@ fn judge(
     let stats = |output: &[f64], reference: &[f64]| {
         ErrorStats::between(output.iter().copied().zip(reference.iter().copied()), bad)
     };
-    let end_to_end_limits = thresholds.end_to_end(case.family);
+    let end_to_end_limits = thresholds.end_to_end(case.family, case.problem.input_format());
 
     let evidence = runs.each_ref().map(|run| {
         let output = compared_values(case, &run.output);

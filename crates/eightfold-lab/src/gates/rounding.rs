@@ -1,6 +1,7 @@
-//! What rounding to the output's number format alone may cost.
+//! What the output's number format alone costs: rounding, and range.
 
 use eightfold::OutputFormat;
+use half::{bf16, f16};
 
 /// Half a unit in the last place of a format at this value; zero for f32, whose rounding the declared
 /// tolerances include.
@@ -15,10 +16,18 @@ pub(super) fn half_ulp(format: OutputFormat, value: f64) -> f64 {
     2f64.powi(exponent.max(min_exponent) - fraction_bits - 1)
 }
 
+/// The largest finite value of a format.
+pub(super) fn max_finite(format: OutputFormat) -> f64 {
+    match format {
+        OutputFormat::F32 => f64::from(f32::MAX),
+        OutputFormat::F16 => f16::MAX.to_f64(),
+        OutputFormat::Bf16 => bf16::MAX.to_f64(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::{bf16, f16};
 
     #[test]
     fn rounding_to_the_format_stays_within_half_an_ulp() {

@@ -4,19 +4,19 @@ use super::case::Case;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
 use eightfold::quantize::Quantizer;
-use eightfold::{Mask, Problem, Result, Shape};
+use eightfold::{Layout, Mask, OutputFormat, Problem, Result, Shape};
 
 /// How much is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thoroughness {
-    /// What the main job has time for.
+    /// What the main job has time for: every family up to the mission's size, two families beyond.
     Quick,
-    /// Every family, more seeds.
+    /// Every family with three seeds, whatever the size.
     Full,
 }
 
 /// One problem and the inputs to check it on.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StandardCase {
     /// What to compute.
     pub problem: Problem,
@@ -29,22 +29,109 @@ pub struct StandardCase {
 impl StandardCase {
     /// Generates and quantises the inputs and computes the references.
     pub fn prepare(&self, quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Case> {
-        Case::prepare(
-            &self.problem,
-            &Inputs::generate(self.problem.shape(), self.family, self.seed),
-            quantizer,
-            policy,
-        )
+        let inputs = Inputs::generate(self.problem.shape(), self.family, self.seed);
+        Case::prepare(&self.problem, &inputs, quantizer, policy)
     }
 }
 
-/// The cases on which a variant is checked for this shape.
+/// Problems of up to this much arithmetic are checked on every family even when time is short: the mission
+/// shape has 0.54 GFLOP.
+const EVERY_FAMILY_GFLOP: f64 = 0.6;
+
+/// The cases on which a variant is checked for this shape, the log-sum-exp included.
 pub fn standard_cases(
     shape: Shape,
     mask: Mask,
     thoroughness: Thoroughness,
 ) -> Result<Vec<StandardCase>> {
-    let _ = thoroughness;
     let problem = Problem::new(shape)?.with_mask(mask).with_lse(true);
-    Ok(vec![StandardCase { problem, family: Family::Gaussian, seed: 1 }])
+    let every_family = problem.flop() <= EVERY_FAMILY_GFLOP * 1e9;
+    let seeds = |family| match (thoroughness, family) {
+        (Thoroughness::Full, _) => 3,
+        (Thoroughness::Quick, Family::Gaussian) if every_family => 2,
+        (Thoroughness::Quick, Family::Gaussian | Family::BiasedValues) => 1,
+        (Thoroughness::Quick, _) => u64::from(every_family),
+    };
+    let cases = Family::ALL.iter().flat_map(|&family| {
+        (1..=seeds(family)).map(move |seed| StandardCase { problem, family, seed })
+    });
+    Ok(cases.collect())
+}
+
+/// Problems whose sizes divide nothing: tails in every dimension, unequal lengths, grouped heads, rows that see
+/// no key, one query, other output formats and layouts.
+pub fn odd_problems() -> Result<Vec<Problem>> {
+    let shape = |text: &str| {
+        text.parse::<Shape>().and_then(Problem::new).map(|problem| problem.with_lse(true))
+    };
+    Ok(vec![
+        shape("1,1,1,8")?,
+        shape("1,2,2,33,65,40")?,
+        shape("2,6,3,17,130,64")?.causal(),
+        shape("1,4,1,67,131,128")?.causal(),
+        shape("1,2,2,70,21,24")?.causal(),
+        shape("1,8,2,1,257,64")?,
+        shape("1,2,2,129,300,256")?.causal(),
+        shape("1,3,3,65,65,72")?.with_output_format(OutputFormat::F16),
+        shape("2,4,2,50,97,64")?
+            .with_output_format(OutputFormat::Bf16)
+            .with_output_layout(Layout::Bshd)?
+            .causal(),
+        shape("1,2,2,40,90,32")?.with_softmax_scale(0.5)?.with_lse(false),
+    ])
+}
+
+/// The odd problems on inputs that show a wrong mask, mapping or tail.
+pub fn odd_cases() -> Result<Vec<StandardCase>> {
+    let families = [Family::Gaussian, Family::BiasedValues];
+    let cases = odd_problems()?
+        .into_iter()
+        .flat_map(|problem| families.map(|family| StandardCase { problem, family, seed: 1 }));
+    Ok(cases.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes;
+
+    #[test]
+    fn the_mission_meets_every_family_under_either_mask() {
+        let mission = shapes::parse("mission").unwrap().shape;
+        for mask in [Mask::None, Mask::Causal] {
+            let cases = standard_cases(mission, mask, Thoroughness::Quick).unwrap();
+            for family in Family::ALL {
+                assert!(cases.iter().any(|case| case.family == *family), "{family}");
+            }
+            assert!(cases.iter().all(|case| case.problem.lse() && case.problem.mask() == mask));
+        }
+    }
+
+    #[test]
+    fn larger_shapes_keep_the_families_that_show_bias() {
+        let long = shapes::parse("long").unwrap().shape;
+        let families = |thoroughness| -> Vec<_> {
+            let cases = standard_cases(long, Mask::None, thoroughness).unwrap();
+            cases.iter().map(|case| case.family).collect()
+        };
+        assert_eq!(families(Thoroughness::Quick), [Family::Gaussian, Family::BiasedValues]);
+        assert_eq!(families(Thoroughness::Full).len(), 3 * Family::ALL.len());
+    }
+
+    #[test]
+    fn the_odd_problems_are_as_odd_as_they_say() {
+        let problems = odd_problems().unwrap();
+        let some = |rule: fn(&Problem) -> bool| assert!(problems.iter().any(rule));
+        some(|problem| problem.shape().group() > 1);
+        some(|problem| problem.visible_keys(0) == 0);
+        some(|problem| problem.shape().query_len == 1);
+        some(|problem| {
+            problem.mask() == Mask::Causal && problem.shape().query_len < problem.shape().key_len
+        });
+        some(|problem| {
+            problem.output_layout() == Layout::Bshd && problem.output_format() == OutputFormat::Bf16
+        });
+        some(|problem| !problem.lse());
+        some(|problem| problem.shape().head_dim == 256);
+    }
 }

@@ -1,7 +1,7 @@
 //! The limits of the gates, as data: `gates.toml`.
 
 use crate::inputs::Family;
-use eightfold::{Error, Result, Variant, cpu::Numbers};
+use eightfold::{Error, Fp8Format, Result, Variant, cpu::Numbers};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,6 +107,8 @@ impl Tolerance {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndToEnd {
+    /// How much more E5M2 may cost than E4M3: this for the relative L2 norm, its square for 1 − cosine.
+    pub e5m2_factor: f64,
     /// On a user's own inputs.
     pub user: EndToEndLimits,
     /// On each family.
@@ -174,10 +176,15 @@ impl Thresholds {
         }
     }
 
-    /// The end-to-end limits of a family, or of a user's own inputs.
-    pub fn end_to_end(&self, family: Option<Family>) -> EndToEndLimits {
-        let EndToEnd { user, families } = &self.correctness.end_to_end;
-        family.map_or(*user, |family| families[&family])
+    /// The end-to-end limits of a family, or of a user's own inputs, in an input format.
+    pub fn end_to_end(&self, family: Option<Family>, format: Fp8Format) -> EndToEndLimits {
+        let EndToEnd { user, families, e5m2_factor } = &self.correctness.end_to_end;
+        let limits = family.map_or(user, |family| &families[&family]);
+        let factor = if format == Fp8Format::E5m2 { *e5m2_factor } else { 1.0 };
+        EndToEndLimits {
+            relative_l2: limits.relative_l2 * factor,
+            cosine: 1.0 - (1.0 - limits.cosine) * factor * factor,
+        }
     }
 
     fn check_ranges(&self, name: &str) -> Result<()> {
@@ -203,6 +210,7 @@ impl Thresholds {
             ("correctness.kernel.bad_fraction".into(), kernel.bad_fraction),
             ("correctness.kernel.bad_atol".into(), kernel.bad_atol),
             ("correctness.kernel.bad_rtol".into(), kernel.bad_rtol),
+            ("correctness.end_to_end.e5m2_factor".into(), end_to_end.e5m2_factor),
             ("correctness.reference.max_gflop".into(), reference.max_gflop),
             ("correctness.reference.block_rows".into(), reference.block_rows as f64),
         ];
