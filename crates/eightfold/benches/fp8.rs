@@ -1,6 +1,6 @@
 //! Bulk FP8 conversion against the `float8` crate's, which converts one value at a time.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
 use eightfold::{Fp8Format, fp8};
 use half::f16;
 use std::hint::black_box;
@@ -58,5 +58,9 @@ fn decode(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, encode, decode);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    encode(&mut criterion);
+    decode(&mut criterion);
+    criterion.final_summary();
+}

@@ -102,3 +102,76 @@ impl Output {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    const FORMATS: [OutputFormat; 3] = [OutputFormat::F32, OutputFormat::F16, OutputFormat::Bf16];
+
+    fn problem() -> Problem {
+        Problem::new(Shape { kv_heads: 1, key_len: 9, ..Shape::new(2, 3, 5, 8) }).unwrap()
+    }
+
+    #[test]
+    fn there_is_room_for_every_query() {
+        for format in FORMATS {
+            let problem = problem().with_output_format(format);
+            let output = Output::zeros(&problem);
+            assert_eq!(output.values.len(), 240);
+            assert!(!output.values.is_empty());
+            assert_eq!(output.values.to_f32(), vec![0.0; 240]);
+            assert_eq!(output.lse, None);
+            let with_lse = Output::zeros(&problem.with_lse(true));
+            assert_eq!(with_lse.lse, Some(vec![0.0; 30]));
+        }
+    }
+
+    #[test]
+    fn poison_reaches_every_element() {
+        for format in FORMATS {
+            let mut output = Output::zeros(&problem().with_output_format(format).with_lse(true));
+            output.poison();
+            assert!(output.values.to_f32().iter().all(|value| value.is_nan()));
+            assert!(output.lse.unwrap().iter().all(|lse| lse.is_nan()));
+        }
+    }
+
+    #[test]
+    fn filling_rounds_to_the_format() {
+        let third = 1.0f32 / 3.0;
+        for (format, expected) in [
+            (OutputFormat::F32, third),
+            (OutputFormat::F16, f16::from_f32(third).to_f32()),
+            (OutputFormat::Bf16, bf16::from_f32(third).to_f32()),
+        ] {
+            let mut output = Output::zeros(&problem().with_output_format(format));
+            output.values.fill(third);
+            assert_eq!(output.values.to_f32(), vec![expected; 240]);
+        }
+    }
+
+    #[test]
+    fn an_output_fits_its_own_problem_alone() {
+        let shorter = Problem::new(Shape::new(2, 3, 4, 8)).unwrap();
+        let mut problems = vec![shorter];
+        for format in FORMATS {
+            for lse in [false, true] {
+                problems.push(problem().with_output_format(format).with_lse(lse));
+            }
+        }
+        for (i, made_for) in problems.iter().enumerate() {
+            for (j, used_for) in problems.iter().enumerate() {
+                let result = Output::zeros(made_for).check(used_for);
+                assert_eq!(result.is_ok(), i == j, "{made_for} in {used_for}");
+                if let Err(error) = result {
+                    assert!(error.to_string().starts_with("output: does not fit"), "{error}");
+                }
+            }
+        }
+        let mut wrong_lse = Output::zeros(&problem().with_lse(true));
+        wrong_lse.lse.as_mut().unwrap().pop();
+        assert!(wrong_lse.check(&problem().with_lse(true)).is_err());
+    }
+}

@@ -298,3 +298,203 @@ impl fmt::Display for Problem {
         write!(f, "{}{mask}", self.shape)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SHAPE: Shape =
+        Shape { batch: 2, query_heads: 6, kv_heads: 3, query_len: 5, key_len: 7, head_dim: 16 };
+
+    #[track_caller]
+    fn assert_refused(result: Result<Problem>, expected: &str) {
+        let error = result.unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn the_defaults_are_the_usual_ones() {
+        let problem = Problem::new(SHAPE).unwrap();
+        assert_eq!(problem.shape(), SHAPE);
+        assert_eq!(problem.mask(), Mask::None);
+        assert_eq!(problem.softmax_scale(), 0.25);
+        assert_eq!(problem.input_format(), Fp8Format::E4m3);
+        assert_eq!(problem.output_format(), OutputFormat::F32);
+        assert_eq!(problem.output_layout(), Layout::Bhsd);
+        assert!(!problem.lse());
+    }
+
+    #[test]
+    fn every_setting_is_kept() {
+        let problem = Problem::new(SHAPE)
+            .unwrap()
+            .causal()
+            .with_softmax_scale(0.7)
+            .unwrap()
+            .with_input_format(Fp8Format::E5m2)
+            .with_output_format(OutputFormat::Bf16)
+            .with_output_layout(Layout::Bshd)
+            .unwrap()
+            .with_lse(true);
+        assert_eq!(problem.mask(), Mask::Causal);
+        assert_eq!(problem.softmax_scale(), 0.7);
+        assert_eq!(problem.input_format(), Fp8Format::E5m2);
+        assert_eq!(problem.output_format(), OutputFormat::Bf16);
+        assert_eq!(problem.output_layout(), Layout::Bshd);
+        assert!(problem.lse());
+        assert_eq!(problem.with_mask(Mask::None).with_lse(false).to_string(), SHAPE.to_string());
+    }
+
+    #[test]
+    fn a_zero_size_is_refused_by_name() {
+        let shapes = [
+            ("batch", Shape { batch: 0, ..SHAPE }),
+            ("query_heads", Shape { query_heads: 0, ..SHAPE }),
+            ("kv_heads", Shape { kv_heads: 0, ..SHAPE }),
+            ("query_len", Shape { query_len: 0, ..SHAPE }),
+            ("key_len", Shape { key_len: 0, ..SHAPE }),
+            ("head_dim", Shape { head_dim: 0, ..SHAPE }),
+        ];
+        for (name, shape) in shapes {
+            assert_refused(Problem::new(shape), &format!("{name}: must be at least 1, got 0"));
+        }
+    }
+
+    #[test]
+    fn query_heads_must_be_a_multiple_of_key_heads() {
+        assert_refused(
+            Problem::new(Shape { query_heads: 7, ..SHAPE }),
+            "query_heads: 7 is not a multiple of kv_heads 3; ",
+        );
+        assert_refused(
+            Problem::new(Shape { query_heads: 1, ..SHAPE }),
+            "query_heads: 1 is not a multiple of kv_heads 3; ",
+        );
+        assert!(Problem::new(Shape { kv_heads: 1, ..SHAPE }).is_ok());
+        assert!(Problem::new(Shape { kv_heads: 6, ..SHAPE }).is_ok());
+    }
+
+    #[test]
+    fn head_dim_must_be_a_multiple_of_eight_up_to_the_widest() {
+        for head_dim in 1..=2 * MAX_HEAD_DIM {
+            let result = Problem::new(Shape { head_dim, ..SHAPE });
+            if head_dim % 8 == 0 && head_dim <= MAX_HEAD_DIM {
+                assert!(result.is_ok(), "{head_dim}");
+            } else {
+                let fix = match head_dim < MAX_HEAD_DIM {
+                    true => format!("to {} and keep", head_dim.next_multiple_of(8)),
+                    false => "the widest supported is 256".into(),
+                };
+                let error = result.unwrap_err().to_string();
+                let rule = format!("head_dim: {head_dim} is not a multiple of 8 up to 256; ");
+                assert!(error.starts_with(&rule) && error.contains(&fix), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_beyond_the_address_space_is_refused() {
+        let huge = usize::MAX / 8;
+        for shape in [
+            Shape { batch: huge, ..SHAPE },
+            Shape { query_len: huge, ..SHAPE },
+            Shape { key_len: huge, ..SHAPE },
+            Shape { key_len: usize::MAX / 32 / 16, batch: 1, kv_heads: 3, ..SHAPE },
+        ] {
+            assert_refused(Problem::new(shape), "shape: [");
+        }
+    }
+
+    #[test]
+    fn the_softmax_scale_must_be_finite_and_positive() {
+        let problem = Problem::new(SHAPE).unwrap();
+        for scale in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_refused(
+                problem.with_softmax_scale(scale),
+                &format!("softmax_scale: must be finite and positive, got {scale}; "),
+            );
+        }
+        assert!(problem.with_softmax_scale(f32::MIN_POSITIVE).is_ok());
+    }
+
+    #[test]
+    fn the_output_is_never_transposed() {
+        let problem = Problem::new(SHAPE).unwrap();
+        assert_refused(problem.with_output_layout(Layout::Bhds), "output_layout: ");
+    }
+
+    #[test]
+    fn a_shape_reads_as_four_or_six_sizes() {
+        assert_eq!("1,8,512,64".parse(), Ok(Shape::new(1, 8, 512, 64)));
+        assert_eq!(" 2, 6,3,5 ,7,16 ".parse(), Ok(SHAPE));
+        for text in
+            ["", "1", "1,2,3", "1,2,3,4,5", "1,2,3,4,5,6,7", "1,8,-2,64", "1,8,x,64", "1,8,512,64,"]
+        {
+            let error = text.parse::<Shape>().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("shape: `{text}` is not a list of 4 or 6")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn under_the_causal_mask_the_last_query_sees_every_key() {
+        let seen = |query_len, key_len| -> Vec<usize> {
+            let shape = Shape { query_len, key_len, ..SHAPE };
+            let problem = Problem::new(shape).unwrap().causal();
+            (0..query_len).map(|query| problem.visible_keys(query)).collect()
+        };
+        assert_eq!(seen(4, 4), [1, 2, 3, 4]);
+        assert_eq!(seen(3, 5), [3, 4, 5]);
+        assert_eq!(seen(5, 3), [0, 0, 1, 2, 3]);
+        assert_eq!(seen(1, 9), [9]);
+        assert_eq!(seen(3, 1), [0, 0, 1]);
+        let unmasked = Problem::new(SHAPE).unwrap();
+        assert!((0..5).all(|query| unmasked.visible_keys(query) == 7));
+    }
+
+    #[test]
+    fn flop_counts_what_is_not_masked() {
+        let problem = Problem::new(Shape::new(2, 3, 4, 8)).unwrap();
+        assert_eq!(problem.flop(), (4 * 2 * 3 * 4 * 4 * 8) as f64);
+        assert_eq!(problem.causal().flop(), (4 * 2 * 3 * (1 + 2 + 3 + 4) * 8) as f64);
+    }
+
+    fn shapes() -> impl Strategy<Value = Shape> {
+        (1usize..5, 1usize..5, 1usize..5, 1usize..40, 1usize..40, 1usize..5).prop_map(
+            |(batch, kv_heads, group, query_len, key_len, eighths)| Shape {
+                batch,
+                query_heads: kv_heads * group,
+                kv_heads,
+                query_len,
+                key_len,
+                head_dim: 8 * eighths,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_shape_survives_being_printed_and_parsed(shape in shapes()) {
+            prop_assert_eq!(shape.to_string().parse(), Ok(shape));
+        }
+
+        #[test]
+        fn visible_keys_are_those_that_the_mask_allows(shape in shapes()) {
+            let problem = Problem::new(shape)?.causal();
+            let mut pairs = 0;
+            for query in 0..shape.query_len {
+                // The last query is aligned with the last key.
+                let allowed = (0..shape.key_len)
+                    .filter(|key| key + shape.query_len <= query + shape.key_len)
+                    .count();
+                prop_assert_eq!(problem.visible_keys(query), allowed);
+                pairs += allowed;
+            }
+            let lines = shape.batch * shape.query_heads * shape.head_dim;
+            prop_assert_eq!(problem.flop(), (4 * pairs * lines) as f64);
+        }
+    }
+}

@@ -284,7 +284,9 @@ fn centring_that_overflows_is_an_error() {
     let dims = Dims { batch: 1, heads: 1, len: 3, head_dim: 1 };
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let error = quantizer.quantize(&[3e38f32, 3e38, -3e38], dims, Layout::Bhsd).unwrap_err();
-    assert!(error.to_string().contains("overflows f32"), "{error}");
+    let error = error.to_string();
+    assert!(error.contains(" at batch 0, head 0, row 2, channel 0 minus"), "{error}");
+    assert!(error.contains("overflows f32; scale the values down"), "{error}");
 }
 
 #[test]
@@ -315,4 +317,16 @@ fn a_block_larger_than_the_head_is_the_head() {
         assert_eq!(blocks.scales().values(), heads.scales().values());
         assert_eq!(blocks.codes(), heads.codes());
     }
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let dims = Dims { batch: 1, heads: 3, len: 700, head_dim: 40 };
+    let values = numbers(dims.count(), 10);
+    let quantizer = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::Bhds).centered();
+    let with_threads = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| quantizer.quantize(&values, dims, Layout::Bshd).unwrap())
+    };
+    assert_eq!(with_threads(1), with_threads(5));
 }

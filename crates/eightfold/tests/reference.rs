@@ -164,3 +164,15 @@ fn wrong_lengths_name_the_argument() {
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 }
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let shape = Shape { kv_heads: 1, ..Shape::new(1, 2, 50, 8) };
+    let problem = Problem::new(shape).unwrap().causal();
+    let [q, k, v] = inputs(shape);
+    let with_threads = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| attention(&problem, &q, &k, &v).unwrap())
+    };
+    assert_eq!(with_threads(1), with_threads(5));
+}

@@ -2,11 +2,47 @@
 
 use super::scalar::Constants;
 use crate::tensor::Fp8Format;
+use half::f16;
 use std::arch::x86_64::*;
 
-/// Whether this CPU can run what is in this file.
-pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+/// The proof that this CPU can run what is in this file: only [`Avx2::detect`] makes one.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// The proof, if this CPU has AVX2 and F16C.
+    pub(super) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+        found.then_some(Avx2(()))
+    }
+
+    /// Encodes as [`encode_slice`](super::scalar::encode_slice) does.
+    pub(super) fn encode_slice(self, format: Fp8Format, values: &[f32], codes: &mut [u8]) {
+        // SAFETY: an `Avx2` exists only where the CPU was seen to have AVX2 and F16C.
+        unsafe {
+            match format {
+                Fp8Format::E4m3 => encode_with::<E4M3>(values, codes),
+                Fp8Format::E5m2 => encode_with::<E5M2>(values, codes),
+            }
+        }
+    }
+
+    /// Decodes as [`decode_slice`](super::scalar::decode_slice) does.
+    pub(super) fn decode_slice(self, format: Fp8Format, codes: &[u8], values: &mut [f32]) {
+        // SAFETY: an `Avx2` exists only where the CPU was seen to have AVX2 and F16C.
+        unsafe {
+            match format {
+                Fp8Format::E4m3 => decode_with::<E4M3>(codes, values),
+                Fp8Format::E5m2 => decode_with::<E5M2>(codes, values),
+            }
+        }
+    }
+
+    /// Widens as many halves as there are in both slices.
+    pub(super) fn widen_f16(self, values: &[f16], wide: &mut [f32]) {
+        // SAFETY: an `Avx2` exists only where the CPU was seen to have AVX2 and F16C.
+        unsafe { widen_f16(values, wide) }
+    }
 }
 
 /// Values per step of the encoder: four vectors of f32 make one vector of codes.
@@ -15,21 +51,19 @@ const ENCODE_STEP: usize = 32;
 /// Codes per step of the decoder: 16 of them widen to one vector of f16.
 const DECODE_STEP: usize = 16;
 
-/// Encodes as [`encode_slice`](super::scalar::encode_slice) does.
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn encode(format: Fp8Format, values: &[f32], codes: &mut [u8]) {
-    match format {
-        Fp8Format::E4m3 => encode_with::<E4M3>(values, codes),
-        Fp8Format::E5m2 => encode_with::<E5M2>(values, codes),
+fn widen_f16(values: &[f16], wide: &mut [f32]) {
+    let len = values.len().min(wide.len());
+    let (values, values_tail) = values[..len].as_chunks::<8>();
+    let (wide, wide_tail) = wide[..len].as_chunks_mut::<8>();
+    for (values, wide) in values.iter().zip(wide) {
+        // SAFETY: `values` holds exactly the eight halves that are loaded; no alignment is needed.
+        let halves = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
+        // SAFETY: `wide` holds exactly the eight floats that are stored; no alignment is needed.
+        unsafe { _mm256_storeu_ps(wide.as_mut_ptr(), _mm256_cvtph_ps(halves)) }
     }
-}
-
-/// Decodes as [`decode_slice`](super::scalar::decode_slice) does.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn decode(format: Fp8Format, codes: &[u8], values: &mut [f32]) {
-    match format {
-        Fp8Format::E4m3 => decode_with::<E4M3>(codes, values),
-        Fp8Format::E5m2 => decode_with::<E5M2>(codes, values),
+    for (wide, value) in wide_tail.iter_mut().zip(values_tail) {
+        *wide = value.to_f32();
     }
 }
 

@@ -43,9 +43,8 @@ pub fn encode_slice<T: Element>(format: Fp8Format, values: &[T], codes: &mut [u8
 pub fn decode_slice(format: Fp8Format, codes: &[u8], values: &mut [f32]) -> Result<()> {
     check_lengths("values", values.len(), "codes", codes.len())?;
     #[cfg(target_arch = "x86_64")]
-    if avx2::available() {
-        // SAFETY: the CPU has AVX2 and F16C, as was just checked.
-        unsafe { avx2::decode(format, codes, values) };
+    if let Some(avx2) = avx2::Avx2::detect() {
+        avx2.decode_slice(format, codes, values);
         return Ok(());
     }
     scalar::decode_slice(format, codes, values);
@@ -55,10 +54,8 @@ pub fn decode_slice(format: Fp8Format, codes: &[u8], values: &mut [f32]) -> Resu
 /// Encodes as many values as there are codes, or as many as there are values if those are fewer.
 pub(crate) fn encode_f32(format: Fp8Format, values: &[f32], codes: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
-    if avx2::available() {
-        // SAFETY: the CPU has AVX2 and F16C, as was just checked.
-        unsafe { avx2::encode(format, values, codes) };
-        return;
+    if let Some(avx2) = avx2::Avx2::detect() {
+        return avx2.encode_slice(format, values, codes);
     }
     scalar::encode_slice(format, values, codes);
 }

@@ -105,3 +105,27 @@ const fn values_of(format: Fp8Format) -> [f32; 256] {
     }
     values
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What runs where there are no vectors, against what runs here.
+    #[test]
+    fn the_portable_loops_agree_with_the_bulk_conversions() {
+        let codes: Vec<u8> = (0..=255).collect();
+        for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+            let (mut portable, mut bulk) = (vec![0.0; 256], vec![0.0; 256]);
+            decode_slice(format, &codes, &mut portable);
+            crate::fp8::decode_slice(format, &codes, &mut bulk).unwrap();
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&portable), bits(&bulk));
+
+            let values: Vec<f32> = bulk.iter().map(|value| value * 1.07).collect();
+            let (mut portable, mut bulk) = (vec![0; 256], vec![0; 256]);
+            encode_slice(format, &values, &mut portable);
+            crate::fp8::encode_slice(format, &values, &mut bulk).unwrap();
+            assert_eq!(portable, bulk);
+        }
+    }
+}

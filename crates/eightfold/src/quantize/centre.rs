@@ -1,6 +1,6 @@
 //! The mean of every channel over the rows of its head.
 
-use super::run::Shift;
+use super::run::{CHUNK, Shift};
 use super::source::{Direction, Head, Source};
 use crate::error::Result;
 use crate::fp8::Element;
@@ -20,25 +20,32 @@ pub(super) fn means<T: Element>(source: &Source<T>) -> Result<Vec<f32>> {
     // f32 values cannot overflow a sum in f64: a mean is finite if and only if every value is.
     match means.iter().all(|mean| mean.is_finite()) {
         true => Ok(means),
-        false => Err(source.non_finite_error().expect("some value is not finite")),
+        false => Err(source.non_finite_error(None).expect("some value is not finite")),
     }
 }
 
 fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
     let Dims { len, head_dim, .. } = source.dims;
     let mut sums = vec![0.0; head_dim];
+    let mut buffer = [0.0; CHUNK];
     match source.direction {
         Direction::Channels => {
             for row in 0..len {
-                for (sum, value) in sums.iter_mut().zip(source.row(at, row, &(0..head_dim))) {
-                    *sum += f64::from(value.to_f32());
+                let values = source.row(at, row, &(0..head_dim));
+                for (sums, values) in sums.chunks_mut(CHUNK).zip(values.chunks(CHUNK)) {
+                    for (sum, value) in sums.iter_mut().zip(T::widen(values, &mut buffer)) {
+                        *sum += f64::from(*value);
+                    }
                 }
             }
         }
         Direction::Rows => {
             for (channel, sum) in sums.iter_mut().enumerate() {
-                let values = source.channel(at, channel, &(0..len));
-                *sum = values.iter().map(|value| f64::from(value.to_f32())).sum();
+                for values in source.channel(at, channel, &(0..len)).chunks(CHUNK) {
+                    for value in T::widen(values, &mut buffer) {
+                        *sum += f64::from(*value);
+                    }
+                }
             }
         }
     }

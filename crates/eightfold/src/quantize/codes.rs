@@ -3,6 +3,7 @@
 use super::centre::{shift_of_channel, shift_of_row};
 use super::run;
 use super::source::{Direction, Head, Source};
+use super::transpose::{TILE, transpose};
 use crate::fp8::Element;
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout, Scales};
 use rayon::prelude::*;
@@ -11,8 +12,9 @@ use std::ops::Range;
 /// Codes that one task writes, more or less: large against the cost of a task.
 const CODES_PER_TASK: usize = 1 << 14;
 
-/// The side of the square in which codes are transposed: both of its directions fit the first-level cache.
-const TILE: usize = 64;
+/// The fewest lines of a task that transposes: they are the length of its runs, and bulk encoding
+/// takes 32 values at a time.
+const TURNED_LINES_PER_TASK: usize = 32;
 
 /// Encodes every value into a new buffer of this layout.
 pub(super) fn encode<T: Element>(
@@ -31,7 +33,9 @@ pub(super) fn encode<T: Element>(
         Layout::Bhsd => (1, head_dim, len),
         Layout::Bhds => (1, len, head_dim),
     };
-    let lines_per_task = (CODES_PER_TASK / line).clamp(1, lines);
+    let turned = Direction::of(layout) != source.direction;
+    let fewest_lines = if turned { TURNED_LINES_PER_TASK } else { 1 };
+    let lines_per_task = (CODES_PER_TASK / line).max(fewest_lines).min(lines);
     codes.par_chunks_mut(line * lines).enumerate().for_each(|(group, codes)| {
         let first = Head::at(group * heads_per_group, source.dims);
         codes.par_chunks_mut(line * lines_per_task).enumerate().for_each(|(task, codes)| {
@@ -75,22 +79,21 @@ impl<T: Element> Encoder<'_, T> {
         if direction == self.source.direction {
             return self.lines(at, rows, channels, codes, stride);
         }
-        let mut tile = [0; TILE * TILE];
+        let (mut tile, mut turned) = ([0; TILE * TILE], [0; TILE * TILE]);
         for tile_rows in tiles(&rows) {
             for tile_channels in tiles(&channels) {
                 self.lines(at, tile_rows.clone(), tile_channels.clone(), &mut tile, TILE);
-                let from_rows = tile_rows.start - rows.start..tile_rows.end - rows.start;
-                let from_channels =
+                let in_rows = tile_rows.start - rows.start..tile_rows.end - rows.start;
+                let in_channels =
                     tile_channels.start - channels.start..tile_channels.end - channels.start;
                 let (lines, columns) = match direction {
-                    Direction::Channels => (from_rows, from_channels),
-                    Direction::Rows => (from_channels, from_rows),
+                    Direction::Channels => (in_rows, in_channels),
+                    Direction::Rows => (in_channels, in_rows),
                 };
-                for (i, line) in lines.enumerate() {
-                    let line = &mut codes[line * stride..][columns.clone()];
-                    for (j, code) in line.iter_mut().enumerate() {
-                        *code = tile[j * TILE + i];
-                    }
+                transpose(&tile, columns.len(), lines.len(), &mut turned);
+                for (line, turned) in lines.zip(turned.chunks(TILE)) {
+                    let codes = &mut codes[line * stride..][columns.clone()];
+                    codes.copy_from_slice(&turned[..columns.len()]);
                 }
             }
         }

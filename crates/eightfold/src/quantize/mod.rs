@@ -5,6 +5,7 @@ mod codes;
 mod run;
 mod scales;
 mod source;
+mod transpose;
 
 pub use crate::fp8::Element;
 
@@ -13,6 +14,21 @@ use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
 use source::Source;
 
 /// How to quantise: format, scales, layout in memory, centring.
+///
+/// ```
+/// use eightfold::quantize::Quantizer;
+/// use eightfold::{Dims, Fp8Format, Granularity, Layout};
+///
+/// // V of one head of 4 rows × 8 channels, transposed, with one scale for every 2 rows.
+/// let values: Vec<f32> = (0..32).map(|index| index as f32).collect();
+/// let v = Quantizer::new(Fp8Format::E4m3)
+///     .with_granularity(Granularity::Block { rows: 2 })
+///     .with_layout(Layout::Bhds)
+///     .quantize(&values, Dims { batch: 1, heads: 1, len: 4, head_dim: 8 }, Layout::Bhsd)?;
+/// assert_eq!(v.scales().values(), [15.0 / 448.0, 31.0 / 448.0]);
+/// assert!((v.dequantize()[10] - 10.0).abs() < 0.5);
+/// # Ok::<(), eightfold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantizer {
     format: Fp8Format,
@@ -61,12 +77,11 @@ impl Quantizer {
         }
         let source = Source::new(values, dims, layout)?;
         let means = self.centered.then(|| centre::means(&source)).transpose()?;
-        let means = means.as_deref();
-        let scales = scales::find(&source, means, self.format, self.granularity)?;
-        let codes = codes::encode(&source, means, &scales, self.format, self.layout);
+        let scales = scales::find(&source, means.as_deref(), self.format, self.granularity)?;
+        let codes = codes::encode(&source, means.as_deref(), &scales, self.format, self.layout);
         let tensor = Fp8Tensor::new(dims, self.layout, self.format, codes, scales)?;
         match means {
-            Some(means) => tensor.with_means(means.to_vec()),
+            Some(means) => tensor.with_means(means),
             None => Ok(tensor),
         }
     }

@@ -4,8 +4,9 @@ use crate::fp8::{self, Element};
 use crate::tensor::Fp8Format;
 use std::ops::Range;
 
-/// Values that are worked on at a time: they stay on the stack and in the first-level cache.
-const CHUNK: usize = 256;
+/// Values that are worked on at a time: few, because the buffers of a run as short as a row are also
+/// of this length.
+pub(super) const CHUNK: usize = 64;
 
 /// What is subtracted from the values of a run.
 #[derive(Debug, Clone, Copy)]
@@ -36,12 +37,12 @@ pub(super) fn largest_magnitude<T: Element>(run: &[T], shift: Shift) -> f32 {
         let shift = shift.part(index * CHUNK..index * CHUNK + values.len());
         largest = largest.max(largest_magnitude_bits(T::widen(values, &mut buffer), shift));
     }
-    f32::from_bits(largest)
+    f32::from_bits(largest.cast_unsigned())
 }
 
 /// Without the sign, the bits of floats order as the floats do, with infinity and NaN above the rest.
-fn largest_magnitude_bits(values: &[f32], shift: Shift) -> u32 {
-    let bits = |value: f32| value.to_bits() & 0x7fff_ffff;
+fn largest_magnitude_bits(values: &[f32], shift: Shift) -> i32 {
+    let bits = |value: f32| value.abs().to_bits().cast_signed();
     match shift {
         Shift::None => values.iter().fold(0, |largest, value| largest.max(bits(*value))),
         Shift::Constant(mean) => {

@@ -3,7 +3,7 @@
 use super::centre::{shift_of_channel, shift_of_row};
 use super::run::largest_magnitude;
 use super::source::{Direction, Head, Source};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fp8::Element;
 use crate::tensor::{Dims, Fp8Format, Granularity, Scales};
 use rayon::prelude::*;
@@ -35,7 +35,7 @@ pub(super) fn find<T: Element>(
         })
         .collect();
     if largest.iter().any(|largest| !largest.is_finite()) {
-        return Err(source.non_finite_error().unwrap_or_else(centring_overflows));
+        return Err(source.non_finite_error(means).expect("some value is not finite"));
     }
     let scale_of = |largest: &[f32]| scale(format, largest.iter().copied().fold(0.0, f32::max));
     let values = match granularity {
@@ -75,12 +75,4 @@ fn largest_of_rows<T: Element>(
             })
             .fold(0.0, larger),
     }
-}
-
-fn centring_overflows() -> Error {
-    Error::invalid(
-        "values",
-        "are so large that a value minus its channel's mean overflows f32",
-        "scale the values down, or quantise without centring",
-    )
 }

@@ -85,24 +85,29 @@ impl<'a, T: Element> Source<'a, T> {
         &self.values[offset..][rows.clone()]
     }
 
-    /// The error about the first value, in `[batch, head, row, channel]` order, that is not finite.
-    pub(super) fn non_finite_error(&self) -> Option<Error> {
+    /// The error about the first value, in `[batch, head, row, channel]` order, that is not finite,
+    /// or not any more when its channel's mean is subtracted.
+    pub(super) fn non_finite_error(&self, means: Option<&[f32]>) -> Option<Error> {
         let Dims { head_dim, len, .. } = self.dims;
         (0..self.dims.count()).find_map(|index| {
             let (channel, row) = (index % head_dim, index / head_dim % len);
-            let at = Head::at(index / head_dim / len, self.dims);
-            let offset = self.strides.row_offset(at.batch, at.head, row);
+            let at @ Head { batch, head } = Head::at(index / head_dim / len, self.dims);
+            let offset = self.strides.row_offset(batch, head, row);
             let value = self.values[offset + channel * self.strides.channel].to_f32();
-            (!value.is_finite()).then(|| {
-                Error::invalid(
+            let mean = means.map_or(0.0, |means| means[at.index(self.dims) * head_dim + channel]);
+            let place =
+                || format!("{value} at batch {batch}, head {head}, row {row}, channel {channel}");
+            if !value.is_finite() {
+                Some(Error::invalid("values", place(), "quantise finite values only"))
+            } else if !(value - mean).is_finite() {
+                Some(Error::invalid(
                     "values",
-                    format!(
-                        "{value} at batch {}, head {}, row {row}, channel {channel}",
-                        at.batch, at.head
-                    ),
-                    "quantise finite values only",
-                )
-            })
+                    format!("{} minus its channel's mean {mean} overflows f32", place()),
+                    "scale the values down, or quantise without centring",
+                ))
+            } else {
+                None
+            }
         })
     }
 }
