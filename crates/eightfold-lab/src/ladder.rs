@@ -7,6 +7,10 @@ use crate::shapes::NamedShape;
 use eightfold::quantize::Quantizer;
 use eightfold::{Mask, Problem, Result, Variant, cpu};
 
+/// The whole job has to end within two minutes on two cores, and the scalar baseline alone takes several seconds
+/// per run on the longest shape.
+const MAX_GATE_SECONDS: f64 = 10.0;
+
 /// Every stage of the CPU ladder, from the baseline to the best.
 pub fn stages() -> Vec<Candidate> {
     let candidate = |stage: &cpu::Stage| Candidate {
@@ -47,6 +51,7 @@ pub fn climb(
             candidates: &candidates,
             thresholds,
             timed: true,
+            max_gate_seconds: MAX_GATE_SECONDS,
         };
         let problem = cases.first().map_or(problem, |case| case.problem);
         groups.push(examination.run(&problem, None, &mut Part { whole: progress, start, share }));

@@ -74,7 +74,7 @@ pub struct Entry {
     pub cases: Vec<CaseReport>,
     /// The timing; none unless the correctness gate passed and the timed runs were verified.
     pub timing: Option<Timing>,
-    /// Why there is no timing where one was wanted.
+    /// What else a reader must know: why a peer was not timed, which cases were left out.
     pub note: Option<String>,
 }
 

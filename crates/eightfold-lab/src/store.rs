@@ -148,9 +148,9 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Error {
-    Error::unavailable(
-        format!("writing to `{}`", path.display()),
-        error.to_string(),
+    Error::invalid(
+        "out",
+        format!("`{}` cannot be written: {error}", path.display()),
         "free some space there, or choose another place with --out",
     )
 }

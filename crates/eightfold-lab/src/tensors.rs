@@ -210,7 +210,7 @@ fn common_shape(q: Dims, k: Dims, v: Dims) -> Result<Shape> {
         return mismatch(
             "k",
             format!(
-                "is {k} (batch, heads, rows, channels), which has not the batch and the channels of q, {q}"
+                "is {k} (batch, heads, rows, channels), and does not share the batch and the channels of q, {q}"
             ),
         );
     }

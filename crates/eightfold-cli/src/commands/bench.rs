@@ -86,6 +86,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             candidates,
             thresholds: &thresholds,
             timed: true,
+            max_gate_seconds: f64::INFINITY,
         };
         let part = &mut Part { whole: &mut progress, start, share };
         let mut group = examination.run(problem, torch.as_mut(), part);

@@ -123,12 +123,12 @@ fn records(folder: &str) -> Finding {
 }
 
 fn missing(what: &'static str, error: Error) -> Finding {
-    match error {
-        Error::Unavailable { reason, fix, .. } => {
-            Finding { what, found: false, detail: reason, fix: Some(fix) }
-        }
-        other => Finding { what, found: false, detail: other.to_string(), fix: None },
-    }
+    let (detail, fix) = match error {
+        Error::Unavailable { reason, fix, .. } => (reason, Some(fix)),
+        Error::Invalid { rule, fix, .. } => (rule, Some(fix)),
+        other => (other.to_string(), None),
+    };
+    Finding { what, found: false, detail, fix }
 }
 
 fn line(finding: &Finding) -> String {

@@ -100,6 +100,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             candidates: &arguments.variants.candidates(&job.problem)?,
             thresholds: &thresholds,
             timed: false,
+            max_gate_seconds: f64::INFINITY,
         };
         groups.push(examination.run(
             &job.problem,

@@ -30,3 +30,19 @@ pub fn render(group: &Group) -> String {
     }
     format!("{}\n{}{}", title(group), text(&table), remarks(group))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixed_data;
+
+    #[test]
+    fn layout() {
+        insta::assert_snapshot!(render(&fixed_data::group(true)));
+    }
+
+    #[test]
+    fn without_a_peer_the_first_variant_is_the_yardstick() {
+        insta::assert_snapshot!(render(&fixed_data::group(false)));
+    }
+}

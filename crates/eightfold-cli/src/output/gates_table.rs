@@ -36,3 +36,14 @@ pub fn render(group: &Group) -> String {
     }
     format!("{}\n{}{}", title(group), text(&table), remarks(group))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixed_data;
+
+    #[test]
+    fn layout() {
+        insta::assert_snapshot!(render(&fixed_data::group(false)));
+    }
+}

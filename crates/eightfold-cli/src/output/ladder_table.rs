@@ -68,3 +68,14 @@ pub fn remarks(group: &Group) -> String {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixed_data;
+
+    #[test]
+    fn layout() {
+        insta::assert_snapshot!(render(&fixed_data::group(false)));
+    }
+}

@@ -1,6 +1,8 @@
 //! What people and programs see: one file per output.
 
 pub mod bench_table;
+#[cfg(test)]
+mod fixed_data;
 pub mod gates_table;
 pub mod ladder_table;
 mod numbers;

@@ -26,6 +26,9 @@ pub fn error(error: Option<f64>) -> String {
 
 fn three_digits(value: f64) -> String {
     let decimals = match value {
+        0.0 => 0,
+        value if value < 0.0995 => 4,
+        value if value < 0.9995 => 3,
         value if value < 9.995 => 2,
         value if value < 99.95 => 1,
         _ => 0,
@@ -40,8 +43,9 @@ mod tests {
     #[test]
     fn three_digits_whatever_the_size() {
         let shown = [0.5, 9.996, 99.96, 999.0, 1234.0, 7.2e6].map(|us| time(Some(us)));
-        assert_eq!(shown, ["0.50 µs", "10.0 µs", "100 µs", "999 µs", "1.23 ms", "7.20 s"]);
-        assert_eq!((ratio(Some(12.34)), ratio(None)), ("12.3×".into(), "–".into()));
+        assert_eq!(shown, ["0.500 µs", "10.0 µs", "100 µs", "999 µs", "1.23 ms", "7.20 s"]);
+        assert_eq!([Some(12.34), Some(0.01234), None].map(ratio), ["12.3×", "0.0123×", "–"]);
+        assert_eq!(time(Some(0.0)), "0 µs");
         assert_eq!(error(Some(2.34e-4)), "2.3e-4");
     }
 }
