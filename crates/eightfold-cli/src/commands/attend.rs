@@ -18,11 +18,11 @@ pub struct Arguments {
     /// Safetensors file with q, k and v
     ///
     /// Each has four dimensions, in F32, F16 or BF16 (quantised here, with one scale per head) or in F8_E4M3 or
-    /// F8_E5M2 with q_scale, k_scale, v_scale in F32: one element is a scale for the whole tensor, [B,H] one per
-    /// head, [B,H,N] one for each of N blocks of ceil(S/N) rows.
+    /// F8_E5M2 with q_scale, k_scale, v_scale in F32: one element is a scale for the whole tensor, (B,H) one per
+    /// head, (B,H,N) one for each of N blocks of ceil(S/N) rows.
     #[arg(long, value_name = "FILE")]
     inputs: PathBuf,
-    /// Safetensors file to write: o in the layout of the inputs, and lse as [B,H,S] if wanted
+    /// Safetensors file to write: o in the layout of the inputs, and lse as (B,H,S) if wanted
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]

@@ -70,3 +70,50 @@ impl Contestant for KernelContestant<'_> {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gates::{PlannedVariant, Thresholds, check};
+    use crate::inputs::{Family, Inputs};
+    use eightfold::quantize::Quantizer;
+    use eightfold::{Problem, Shape, cpu};
+
+    fn case() -> Case {
+        let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
+        let inputs = Inputs::generate(problem.shape(), Family::Gaussian, 1);
+        let policy = Thresholds::embedded().correctness.reference;
+        let quantizer = Quantizer::new(problem.input_format());
+        Case::prepare(&problem, &inputs, &quantizer, &policy).unwrap()
+    }
+
+    fn verified(variant: Variant, case: &Case, hash: Option<u64>) -> bool {
+        let mut contestant = KernelContestant::new("x", variant, case, hash).unwrap();
+        contestant.prepare().unwrap();
+        assert_eq!(contestant.run_block(3).unwrap().len(), 3);
+        contestant.verify().is_ok()
+    }
+
+    #[test]
+    fn the_timed_runs_must_give_the_bits_that_the_gate_saw() {
+        let case = case();
+        let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
+        let thresholds = Thresholds::embedded();
+        let cases = std::slice::from_ref(&case);
+        let tolerance = thresholds.tolerance(&variant);
+        let report = check(&mut PlannedVariant(variant), cases, tolerance, &thresholds);
+        let hash = report.cases[0].output_hash;
+        assert!(verified(variant, &case, Some(hash)));
+        assert!(!verified(variant, &case, Some(hash ^ 1)));
+        assert!(verified(variant, &case, None));
+    }
+
+    #[test]
+    fn an_output_that_was_never_written_is_not_verified() {
+        let case = case();
+        let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
+        let mut contestant = KernelContestant::new("x", variant, &case, None).unwrap();
+        contestant.run_block(0).unwrap();
+        assert!(contestant.verify().is_err());
+    }
+}

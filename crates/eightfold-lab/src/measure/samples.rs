@@ -31,23 +31,17 @@ pub struct Summary {
 const NS_PER_US: f64 = 1000.0;
 
 impl Samples {
-    /// The value below which this share of the runs lies, interpolated between neighbours; NaN without samples.
-    pub fn quantile_us(&self, share: f64) -> f64 {
-        let mut sorted = self.ns.clone();
-        sorted.sort_unstable();
-        quantile(&sorted, share)
-    }
-
     /// The summary; none without samples.
     pub fn summary(&self) -> Option<Summary> {
         let mut sorted = self.ns.clone();
         sorted.sort_unstable();
+        let min_us = *sorted.first()? as f64 / NS_PER_US;
         let count = sorted.len() as f64;
         let mean_us = sorted.iter().map(|&ns| ns as f64).sum::<f64>() / count / NS_PER_US;
         let squares: f64 = sorted.iter().map(|&ns| (ns as f64 / NS_PER_US - mean_us).powi(2)).sum();
         Some(Summary {
             iterations: sorted.len(),
-            min_us: *sorted.first()? as f64 / NS_PER_US,
+            min_us,
             p50_us: quantile(&sorted, 0.5),
             p90_us: quantile(&sorted, 0.9),
             p99_us: quantile(&sorted, 0.99),
@@ -57,9 +51,10 @@ impl Samples {
     }
 }
 
+/// The value below which this share of the runs lies, interpolated between neighbours.
 fn quantile(sorted: &[u64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
-    let position = share.clamp(0.0, 1.0) * last as f64;
+    let last = sorted.len() - 1;
+    let position = share * last as f64;
     let (below, fraction) = (position.floor() as usize, position.fract());
     let above = (below + 1).min(last);
     (sorted[below] as f64 * (1.0 - fraction) + sorted[above] as f64 * fraction) / NS_PER_US
@@ -84,6 +79,5 @@ mod tests {
     fn one_run_has_no_spread_and_none_has_no_summary() {
         assert_eq!(Samples { ns: vec![7000] }.summary().unwrap().std_us, 0.0);
         assert_eq!(Samples::default().summary(), None);
-        assert!(Samples::default().quantile_us(0.5).is_nan());
     }
 }

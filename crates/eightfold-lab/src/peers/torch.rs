@@ -14,8 +14,10 @@ const WORKER: &str = include_str!("torch_worker.py");
 /// Longer than an import of PyTorch from a cold disk, or a block of runs on the longest shapes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-const FIX: &str =
+const FIX_AT_START: &str =
     "install it with `python3 -m pip install torch`, or choose a Python that has it with --python";
+
+const FIX_ONCE_RUNNING: &str = "measure this problem without it";
 
 /// A Python process that has PyTorch loaded.
 pub struct Torch {
@@ -41,10 +43,11 @@ impl Torch {
                 "set TMPDIR to a writable folder",
             )
         })?;
-        let mut worker = Worker::start("PyTorch", FIX, command, timeout)?;
+        let mut worker = Worker::start("PyTorch", FIX_AT_START, command, timeout)?;
         let hello = worker.listen()?;
         let version = hello.get("version").and_then(|version| version.as_str());
         let version = version.ok_or_else(|| worker.error("it gave no version".into()))?.to_string();
+        worker.set_fix(FIX_ONCE_RUNNING);
         Ok(Torch { worker, scratch, version, threads })
     }
 

@@ -53,6 +53,11 @@ impl Worker {
         })
     }
 
+    /// Changes what a person should do if it fails from now on.
+    pub fn set_fix(&mut self, fix: &str) {
+        self.fix = fix.into();
+    }
+
     /// Sends a request and waits for its answer.
     pub fn ask(&mut self, request: &Value) -> Result<Value> {
         // A worker that died is reported by listen, which knows what it said last.
