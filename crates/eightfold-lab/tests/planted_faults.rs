@@ -3,15 +3,15 @@
 mod faults;
 
 use eightfold::quantize::Quantizer;
-use eightfold::{Fp8Format, Mask, Problem, Variant};
+use eightfold::{Fp8Format, Mask, Problem, Shape, Variant};
 use eightfold_lab::gates::standard::{StandardCase, odd_cases};
 use eightfold_lab::gates::{
-    Case, CorrectnessReport, Outcome, PlannedVariant, Subject, Thoroughness, Thresholds, check,
-    checks, standard_cases,
+    Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thoroughness,
+    Thresholds, check, checks, standard_cases,
 };
 use eightfold_lab::inputs::{Family, Inputs};
 use eightfold_lab::shapes;
-use faults::{FAULTS, Fault, Faulty, Shows};
+use faults::{FAULTS, Fault, Faulty, Kind, Shows};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
@@ -120,6 +120,29 @@ fn faults_of_the_causal_mask_are_caught_on_the_standard_shapes() {
 #[test]
 fn faults_that_need_odd_problems_are_caught_there() {
     assert_all_caught(Shows::OnOddProblems, odd_sets());
+}
+
+/// Large problems are compared on a sample of rows: what is wrong with every row, or with the last ones, still shows.
+#[test]
+fn faults_are_caught_on_a_sample_of_rows() {
+    let quantizer = Quantizer::new(Fp8Format::E4m3);
+    let policy = ReferencePolicy { max_gflop: 0.005, block_rows: 16 };
+    let sampled = |mask| -> Vec<CaseSet> {
+        let shape = Shape::new(1, 2, 304, 64);
+        let cases = standard_cases(shape, mask, Thoroughness::Quick).unwrap();
+        let cases: Vec<_> =
+            cases.iter().map(|case| case.prepare(&quantizer, &policy).unwrap()).collect();
+        assert!(cases.iter().all(|case| case.rows_compared() < 2 * 304 / 2));
+        vec![("a sample", cases)]
+    };
+    // One wrong element in the middle is the one thing that a sample may miss.
+    let seen_on_samples = |fault: &&Fault| fault.kind != Kind::OneElementWrong;
+    for (shows, mask) in [(Shows::Anywhere, Mask::None), (Shows::Causal, Mask::Causal)] {
+        let sets = sampled(mask);
+        for fault in FAULTS.iter().filter(|fault| fault.shows == shows).filter(seen_on_samples) {
+            assert_caught(fault, &sets);
+        }
+    }
 }
 
 #[test]

@@ -441,6 +441,9 @@ impl Tally {
                 Some(_) => {}
             }
         }
+        // A check that only some cases have keeps its place in the list.
+        self.worst
+            .sort_by_key(|(check, _)| checks::ALL.iter().position(|name| *name == check.name));
     }
 
     fn passes(&self) -> bool {
@@ -458,16 +461,13 @@ impl Tally {
         }
         let failed: Vec<_> = self.worst.iter().filter(|(check, _)| !check.pass).collect();
         if let [(check, origin), others @ ..] = &failed[..] {
-            let others: Vec<_> = others.iter().map(|(check, _)| check.name.as_str()).collect();
-            let also = if others.is_empty() {
-                String::new()
-            } else {
-                format!("; also {}", others.join(", "))
+            let more = match others.len() {
+                0 => String::new(),
+                1 => " (and 1 other check fails)".into(),
+                count => format!(" (and {count} other checks fail)"),
             };
-            return format!(
-                "{origin}: {} is {:.3e}, limit {:.3e}{also}",
-                check.name, check.value, check.limit
-            );
+            let (value, limit) = (readable(check.value), readable(check.limit));
+            return format!("{origin}: {} is {value}, limit {limit}{more}", check.name);
         }
         match self.worst.iter().find(|(check, _)| check.name == checks::RELATIVE_L2) {
             Some((check, origin)) => format!(
@@ -478,17 +478,20 @@ impl Tally {
         }
     }
 
-    fn into_checks(mut self) -> Vec<Check> {
-        self.worst
-            .sort_by_key(|(check, _)| checks::ALL.iter().position(|name| *name == check.name));
+    fn into_checks(self) -> Vec<Check> {
         self.worst.into_iter().map(|(check, _)| check).collect()
     }
+}
+
+/// Counts as they are, measurements with four digits.
+fn readable(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value}") } else { format!("{value:.3e}") }
 }
 
 /// How close a check is to its limit, a failed one being beyond every one that holds.
 fn strain(check: &Check) -> f64 {
     let at_least = check.name.ends_with(super::AT_LEAST);
     let excess = if at_least { check.limit - check.value } else { check.value - check.limit };
-    let relative = excess / check.limit.abs().max(f64::MIN_POSITIVE);
-    if check.pass { relative.min(0.0) } else { relative.abs().max(f64::MIN_POSITIVE) }
+    let relative = if check.limit == 0.0 { excess } else { excess / check.limit.abs() };
+    if check.pass { relative.min(0.0) } else { relative.max(f64::MIN_POSITIVE) }
 }

@@ -62,7 +62,7 @@ pub enum Kind {
     LastChannelsZero,
     SumInHalfPrecision,
     WeightsTruncatedTo8Bits,
-    EmptyRowsGetTheMeanOfValues,
+    EmptyRowsNotZero,
     EmptyRowsGetLseZero,
     ReturnsAnError,
     Panics,
@@ -132,7 +132,7 @@ pub const FAULTS: &[Fault] = {
         ),
         fault(SumInHalfPrecision, Anywhere, TOLERANCE),
         fault(WeightsTruncatedTo8Bits, Anywhere, TOLERANCE),
-        fault(EmptyRowsGetTheMeanOfValues, OnOddProblems, &[checks::EMPTY_ROWS]),
+        fault(EmptyRowsNotZero, OnOddProblems, &[checks::EMPTY_ROWS]),
         fault(EmptyRowsGetLseZero, OnOddProblems, &[checks::EMPTY_ROWS]),
         fault(ReturnsAnError, Anywhere, &[checks::ERRORS]),
         fault(Panics, Anywhere, &[checks::ERRORS]),
@@ -292,7 +292,7 @@ impl Subject for Faulty {
             | Kind::OneElementNan
             | Kind::OneElementWrong
             | Kind::LastChannelsZero
-            | Kind::EmptyRowsGetTheMeanOfValues
+            | Kind::EmptyRowsNotZero
             | Kind::EmptyRowsGetLseZero
             | Kind::SecondLaunchDoesNothing => {
                 let report = self.variant.run(problem, q, k, v, output);
@@ -341,7 +341,7 @@ impl Faulty {
                         .for_each(|index| store(output, index, 0.0));
                 }
             }
-            Kind::EmptyRowsGetTheMeanOfValues => {
+            Kind::EmptyRowsNotZero => {
                 (0..rows)
                     .filter(empty)
                     .for_each(|row| store_row(problem, output, row, &vec![0.5; head_dim]));
