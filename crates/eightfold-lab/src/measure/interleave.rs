@@ -3,7 +3,7 @@
 use super::{Contestant, Samples};
 use crate::gates::TimingPolicy;
 use eightfold::Result;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks that a contestant's runs are spread over: a disturbance of a few seconds touches few of them.
 const ROUNDS: usize = 10;
@@ -58,6 +58,7 @@ pub fn interleave(
 /// One contestant's progress.
 struct Lane {
     samples: Samples,
+    /// Runs still to come when the rounds begin.
     planned: usize,
 }
 
@@ -65,20 +66,27 @@ impl Lane {
     /// Prepares and warms up, and plans as many runs as the policy allows at the pace seen.
     fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<Self> {
         contestant.prepare()?;
-        let start = Instant::now();
-        let mut fastest = u64::MAX;
-        for _ in 0..policy.warmup_iterations.max(1) {
-            fastest = contestant.run_block(1)?.into_iter().fold(fastest, u64::min);
-            if start.elapsed().as_secs_f64() >= policy.warmup_max_seconds {
+        let mut samples = Samples::default();
+        let mut spent_s = 0.0;
+        let mut fastest_s = f64::INFINITY;
+        for run in 0..policy.warmup_iterations.max(1) {
+            let block = contestant.run_block(1)?;
+            let run_s = block.iter().sum::<u64>() as f64 / 1e9;
+            if run == 0 && run_s >= policy.warmup_max_seconds {
+                // A run as long as a whole warm-up has warmed itself. It counts: the baseline takes seconds.
+                samples.ns = block;
+            }
+            spent_s += run_s;
+            fastest_s = run_s.min(fastest_s);
+            if spent_s >= policy.warmup_max_seconds {
                 break;
             }
         }
-        let fitting = policy.max_seconds_per_cell * 1e9 / fastest.max(1) as f64;
-        let least = policy.min_iterations.clamp(1, policy.iterations.max(1));
-        Ok(Lane {
-            samples: Samples::default(),
-            planned: (fitting as usize).clamp(least, policy.iterations.max(1)),
-        })
+        let most = policy.iterations.max(1);
+        let least = policy.min_iterations.clamp(1, most);
+        let fitting = (policy.max_seconds_per_cell / fastest_s) as usize;
+        let planned = fitting.clamp(least, most).saturating_sub(samples.ns.len());
+        Ok(Lane { samples, planned })
     }
 
     /// Runs this round's share of the planned runs; a slow contestant sits some rounds out.
@@ -196,6 +204,12 @@ mod tests {
         let counts: Vec<usize> =
             race(&mut field).into_iter().map(|measured| measured.unwrap().ns.len()).collect();
         assert_eq!(counts, [40, 10, 3]);
+        assert_eq!(
+            field[1].ran,
+            10 + POLICY.warmup_iterations,
+            "blocks of one run have no lead-in"
+        );
+        assert_eq!(field[2].ran, 3, "a run longer than the warm-up counts");
     }
 
     #[test]
