@@ -2,11 +2,14 @@
 
 mod case;
 pub mod correctness;
+mod evidence;
 pub(crate) mod fingerprint;
+mod limits;
 mod rounding;
 mod sample;
 pub mod standard;
 mod subject;
+mod tally;
 pub mod thresholds;
 
 use serde::{Deserialize, Serialize};

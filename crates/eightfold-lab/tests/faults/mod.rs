@@ -3,7 +3,7 @@
 mod plain;
 
 use eightfold::{
-    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape,
+    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape, Values,
     Variant, fp8,
 };
 use eightfold_lab::gates::{PlannedVariant, Subject, checks};
@@ -64,6 +64,7 @@ pub enum Kind {
     WeightsTruncatedTo8Bits,
     EmptyRowsNotZero,
     EmptyRowsGetLseZero,
+    OutputOfAnotherSize,
     ReturnsAnError,
     Panics,
 }
@@ -134,6 +135,7 @@ pub const FAULTS: &[Fault] = {
         fault(WeightsTruncatedTo8Bits, Anywhere, TOLERANCE),
         fault(EmptyRowsNotZero, OnOddProblems, &[checks::EMPTY_ROWS]),
         fault(EmptyRowsGetLseZero, OnOddProblems, &[checks::EMPTY_ROWS]),
+        fault(OutputOfAnotherSize, Anywhere, &[checks::ERRORS]),
         fault(ReturnsAnError, Anywhere, &[checks::ERRORS]),
         fault(Panics, Anywhere, &[checks::ERRORS]),
     ]
@@ -281,6 +283,10 @@ impl Subject for Faulty {
                     Layout::Bhsd
                 };
                 self.variant.run(&problem.with_output_layout(other)?, q, k, v, output)
+            }
+            Kind::OutputOfAnotherSize => {
+                output.values = Values::F32(vec![0.0]);
+                Ok(RunReport::default())
             }
             Kind::ReturnsAnError => {
                 Err(Error::invalid("tile_keys", "planted", "take the fault out"))

@@ -1,0 +1,95 @@
+//! The limits that hold for one case.
+
+use super::case::Case;
+use super::rounding::half_ulp;
+use super::thresholds::{EndToEndLimits, Thresholds, Tolerance};
+use crate::errors::BadLimit;
+use crate::inputs::Family;
+
+/// The thresholds in the units of one case, with what its output format costs on top.
+pub(super) struct Limits {
+    pub max_abs: f64,
+    pub mean_abs: f64,
+    pub bad: BadLimit,
+    pub bad_fraction: f64,
+    pub relative_l2: f64,
+    pub lse_nats: f64,
+    pub end_to_end: EndToEndLimits,
+}
+
+impl Limits {
+    /// The limits of this case for a subject of this tolerance.
+    pub fn of(case: &Case, tolerance: &Tolerance, thresholds: &Thresholds) -> Self {
+        let kernel = &thresholds.correctness.kernel;
+        let end_to_end = thresholds.end_to_end(case.family, case.problem.input_format());
+        let unit = unit(case);
+        let rounding = Rounding::of(case);
+        Limits {
+            max_abs: kernel.max_abs * unit + rounding.max,
+            mean_abs: kernel.mean_abs * unit + rounding.max,
+            bad: BadLimit { atol: kernel.bad_atol * unit + rounding.max, rtol: kernel.bad_rtol },
+            bad_fraction: kernel.bad_fraction,
+            relative_l2: declared_relative_l2(case, tolerance) + rounding.relative_l2,
+            lse_nats: tolerance.lse_nats + tolerance.lse_relative * largest_lse(case),
+            end_to_end: EndToEndLimits {
+                relative_l2: end_to_end.relative_l2 + rounding.relative_l2,
+                ..end_to_end
+            },
+        }
+    }
+}
+
+/// What the absolute limits are multiples of: 1 where inputs are of order 1, else the root mean square of the
+/// reference output.
+fn unit(case: &Case) -> f64 {
+    match case.family {
+        Some(Family::Tiny | Family::Huge) | None => {
+            let values = &case.dequantized.values;
+            let squares: f64 = values.iter().map(|value| value * value).sum();
+            let root_mean_square = (squares / values.len() as f64).sqrt();
+            if root_mean_square > 0.0 { root_mean_square } else { 1.0 }
+        }
+        Some(_) => 1.0,
+    }
+}
+
+/// What rounding the reference to the output's number format may cost.
+struct Rounding {
+    max: f64,
+    relative_l2: f64,
+}
+
+impl Rounding {
+    fn of(case: &Case) -> Self {
+        let format = case.problem.output_format();
+        let (mut max, mut squares, mut reference_squares) = (0f64, 0.0, 0.0);
+        for &value in &case.dequantized.values {
+            let half_ulp = half_ulp(format, value);
+            max = max.max(half_ulp);
+            squares += half_ulp * half_ulp;
+            reference_squares += value * value;
+        }
+        let relative_l2 =
+            if reference_squares > 0.0 { (squares / reference_squares).sqrt() } else { 0.0 };
+        Rounding { max, relative_l2 }
+    }
+}
+
+/// The declared tolerance; on a user's own inputs with what large scores cost on top.
+fn declared_relative_l2(case: &Case, tolerance: &Tolerance) -> f64 {
+    let declared = tolerance.relative_l2(case.family);
+    match case.family {
+        Some(_) => declared,
+        // A score's rounding error is the relative error of its weight, and the log-sum-exp is about as
+        // large as the largest score.
+        None => declared + tolerance.lse_relative * largest_lse(case),
+    }
+}
+
+fn largest_lse(case: &Case) -> f64 {
+    case.dequantized
+        .lse
+        .iter()
+        .filter(|lse| lse.is_finite())
+        .fold(0.0, |most, lse| most.max(lse.abs()))
+}
