@@ -1,6 +1,6 @@
 //! Progress for a person: a bar on a terminal, nothing in a pipe.
 
-use eightfold_lab::examine::Progress;
+use eightfold_lab::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;

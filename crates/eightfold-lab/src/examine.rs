@@ -5,6 +5,7 @@ use crate::gates::{
 };
 use crate::measure::{Contestant, KernelContestant, Measured, interleave};
 use crate::peers::{Torch, TorchContestant};
+use crate::progress::Progress;
 use crate::record::{Entry, Group, Timing};
 use eightfold::{Problem, Variant, cpu};
 use std::time::Instant;
@@ -16,17 +17,6 @@ pub struct Candidate {
     pub name: String,
     /// The kernel and its knobs.
     pub variant: Variant,
-}
-
-/// Told how far a job is.
-pub trait Progress {
-    /// The share that is done, from 0 to 1, and what comes next.
-    fn at(&mut self, share: f64, what: &str);
-}
-
-/// Nobody watches.
-impl Progress for () {
-    fn at(&mut self, _share: f64, _what: &str) {}
 }
 
 /// What to do with one problem.

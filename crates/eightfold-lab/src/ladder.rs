@@ -1,7 +1,8 @@
 //! The main job: every stage of the ladder on every shape.
 
-use crate::examine::{Candidate, Examination, Progress};
+use crate::examine::{Candidate, Examination};
 use crate::gates::{Thoroughness, Thresholds, standard_cases};
+use crate::progress::{Part, Progress};
 use crate::record::Group;
 use crate::shapes::NamedShape;
 use eightfold::quantize::Quantizer;
@@ -58,20 +59,4 @@ pub fn climb(
         done += problem.flop();
     }
     Ok(groups)
-}
-
-/// The progress of one shape as a part of the whole job's.
-pub struct Part<'a> {
-    /// Whoever watches the whole job.
-    pub whole: &'a mut dyn Progress,
-    /// The share of the whole that was done before.
-    pub start: f64,
-    /// This part's share of the whole.
-    pub share: f64,
-}
-
-impl Progress for Part<'_> {
-    fn at(&mut self, share: f64, what: &str) {
-        self.whole.at(self.start + self.share * share, what);
-    }
 }

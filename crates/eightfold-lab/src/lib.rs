@@ -7,6 +7,7 @@ pub mod inputs;
 pub mod ladder;
 pub mod measure;
 pub mod peers;
+pub mod progress;
 pub mod provenance;
 pub mod record;
 pub mod shapes;

@@ -8,11 +8,11 @@ use crate::progress::Bar;
 use clap::{Args, ValueEnum};
 use eightfold::quantize::Quantizer;
 use eightfold::{Error, Problem, Result};
-use eightfold_lab::examine::{Examination, Progress, missing_peer};
+use eightfold_lab::examine::{Examination, missing_peer};
 use eightfold_lab::gates::StandardCase;
 use eightfold_lab::inputs::Family;
-use eightfold_lab::ladder::Part;
 use eightfold_lab::peers::Torch;
+use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
 
 /// What may be asked of the clock.

@@ -144,10 +144,6 @@ mod tests {
     }
 
     impl Contestant for Scripted {
-        fn name(&self) -> String {
-            self.name.into()
-        }
-
         fn prepare(&mut self) -> Result<()> {
             Ok(())
         }

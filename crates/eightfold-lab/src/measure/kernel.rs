@@ -34,10 +34,6 @@ impl<'a> KernelContestant<'a> {
 }
 
 impl Contestant for KernelContestant<'_> {
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
     fn prepare(&mut self) -> Result<()> {
         Ok(())
     }

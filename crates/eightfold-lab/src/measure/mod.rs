@@ -12,9 +12,6 @@ use eightfold::Result;
 
 /// Something that can be timed: a variant in this process, or a peer in another one.
 pub trait Contestant {
-    /// What a person calls it.
-    fn name(&self) -> String;
-
     /// Everything that must not be timed: inputs loaded, memory allocated.
     fn prepare(&mut self) -> Result<()>;
 

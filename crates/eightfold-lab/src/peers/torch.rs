@@ -178,10 +178,6 @@ impl<'a> TorchContestant<'a> {
 }
 
 impl Contestant for TorchContestant<'_> {
-    fn name(&self) -> String {
-        self.torch.name()
-    }
-
     fn prepare(&mut self) -> Result<()> {
         let Case { problem, q, k, v, .. } = self.case;
         self.torch.load(problem, q, k, v)?;
