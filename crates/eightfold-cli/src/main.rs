@@ -1,2 +1,44 @@
-//! The `eightfold` command.
-fn main() {}
+//! The `eightfold` command: parse, run, report, exit.
+
+mod arguments;
+mod commands;
+mod output;
+mod progress;
+mod threads;
+
+use arguments::Command;
+use std::process::ExitCode;
+
+/// Whether everything that was asked for holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    GateFailed,
+}
+
+const GATE_FAILED: u8 = 1;
+const MISTAKE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments = match arguments::parse() {
+        Ok(arguments) => arguments,
+        Err(exit) => return exit,
+    };
+    let json = arguments.json;
+    let verdict = threads::run(arguments.threads, move || match arguments.command {
+        None => commands::ladder::execute(&arguments.ladder, json),
+        Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
+        Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
+        Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),
+        Some(Command::Explain(arguments)) => commands::explain::execute(&arguments, json),
+        Some(Command::Doctor(arguments)) => commands::doctor::execute(&arguments, json),
+    });
+    match verdict {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::GateFailed) => ExitCode::from(GATE_FAILED),
+        Err(error) => {
+            output::complain(&error.to_string());
+            ExitCode::from(MISTAKE)
+        }
+    }
+}

@@ -1,6 +1,15 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
 pub mod errors;
+pub mod examine;
 pub mod gates;
 pub mod inputs;
+pub mod ladder;
+pub mod measure;
+pub mod peers;
+pub mod progress;
+pub mod provenance;
+pub mod record;
 pub mod shapes;
+pub mod store;
+pub mod tensors;

@@ -80,6 +80,7 @@ pub struct Check {
     /// What was measured; ends in `(at least)` where the limit is a lower one.
     pub name: String,
     /// The measured value.
+    #[serde(deserialize_with = "crate::record::number_or_null")]
     pub value: f64,
     /// What it may be at most, or must be at least.
     pub limit: f64,

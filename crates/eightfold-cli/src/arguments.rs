@@ -1,0 +1,95 @@
+//! The command line: what may be asked, and mistakes answered in one line.
+
+use crate::commands::{attend, bench, doctor, explain, ladder, run};
+use crate::{MISTAKE, output};
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// FP8 attention that proves itself.
+///
+/// Alone, it takes every stage of the ladder through correctness and timing on the standard shapes, prints the
+/// table and writes the record.
+#[derive(Parser, Debug)]
+#[command(name = "eightfold", version, args_conflicts_with_subcommands = true)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub ladder: ladder::Arguments,
+    /// Print JSON, and nothing else, on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Threads to run on [default: all cores]
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Put chosen variants through the gates, on standard inputs or your own
+    Run(run::Arguments),
+    /// Time chosen variants, taking turns, with peers beside them
+    Bench(bench::Arguments),
+    /// Compute attention on your own tensors
+    Attend(attend::Arguments),
+    /// Say what would run for a problem, and why
+    Explain(explain::Arguments),
+    /// Say what was found on this machine, and how to get what is missing
+    Doctor(doctor::Arguments),
+}
+
+/// The arguments, or the exit code after help or a mistake was printed.
+pub fn parse() -> Result<CommandLine, ExitCode> {
+    CommandLine::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            match output::print(&error.render().to_string()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::from(MISTAKE),
+            }
+        }
+        _ => {
+            output::complain(&one_line(&error.render().to_string()));
+            ExitCode::from(MISTAKE)
+        }
+    })
+}
+
+/// The sentences of a message of clap's, without the usage that follows them.
+fn one_line(message: &str) -> String {
+    let sentences = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty());
+    let joined = sentences.fold(String::new(), |text, line| match text.chars().last() {
+        None => line.to_string(),
+        Some(':') => format!("{text} {line}"),
+        Some(_) => format!("{text}; {line}"),
+    });
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_message_becomes_one_line() {
+        let message = "error: unexpected argument '--shpe' found\n\n  tip: a similar argument exists: '--shape'\n\nUsage: x";
+        assert_eq!(
+            one_line(message),
+            "unexpected argument '--shpe' found; tip: a similar argument exists: '--shape'"
+        );
+        assert_eq!(
+            one_line("error: required:\n  --out <FILE>\n\nUsage: x"),
+            "required: --out <FILE>"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! `eightfold attend`: attention on the user's own tensors.
+
+use super::run::{FileLayout, OwnInputArguments};
+use super::selection::mask;
+use crate::{Verdict, output};
+use clap::{Args, ValueEnum};
+use eightfold::{Output, OutputFormat, Plan, Problem, Result};
+use eightfold_lab::record::ProblemRecord;
+use eightfold_lab::store;
+use eightfold_lab::tensors::{self, UserTensors};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// What may be asked of attention.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Safetensors file with q, k and v
+    ///
+    /// Each has four dimensions, in F32, F16 or BF16 (quantised here, with one scale per head) or in F8_E4M3 or
+    /// F8_E5M2 with q_scale, k_scale, v_scale in F32: one element is a scale for the whole tensor, (B,H) one per
+    /// head, (B,H,N) one for each of N blocks of ceil(S/N) rows.
+    #[arg(long, value_name = "FILE")]
+    inputs: PathBuf,
+    /// Safetensors file to write: o in the layout of the inputs, and lse as (B,H,S) if wanted
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    own: OwnInputArguments,
+    /// Causal mask: the last query sees every key
+    #[arg(long)]
+    causal: bool,
+    /// Variant to run [default: what explain says runs]
+    #[arg(long, visible_alias = "kernel")]
+    variant: Option<String>,
+    /// Number format of the output
+    #[arg(long, value_enum, default_value_t = OutDtype::F32)]
+    out_dtype: OutDtype,
+    /// Also write the log-sum-exp of every row
+    #[arg(long)]
+    lse: bool,
+}
+
+/// The number format of the output.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum OutDtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<OutDtype> for OutputFormat {
+    fn from(dtype: OutDtype) -> OutputFormat {
+        match dtype {
+            OutDtype::F32 => OutputFormat::F32,
+            OutDtype::F16 => OutputFormat::F16,
+            OutDtype::Bf16 => OutputFormat::Bf16,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Attended {
+    out: PathBuf,
+    problem: ProblemRecord,
+    variant: String,
+    quantized_here: bool,
+    tiles: u64,
+    tiles_in_f32: u64,
+}
+
+/// Computes and writes.
+pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+    let tensors = UserTensors::read(&arguments.inputs, arguments.own.layout.into())?;
+    let problem = arguments.problem(&tensors)?;
+    let plan = match &arguments.variant {
+        Some(variant) => Plan::with_variant(&problem, variant.parse()?)?,
+        None => Plan::new(&problem)?,
+    };
+    store::check_file(&arguments.out)?;
+    let [q, k, v] = tensors.quantize()?;
+    let mut result = Output::zeros(&problem);
+    let report = plan.run(&q, &k, &v, &mut result)?;
+    let variant = plan.variant().to_string();
+    let metadata = [
+        ("eightfold", env!("CARGO_PKG_VERSION").to_string()),
+        ("variant", variant.clone()),
+        ("problem", problem.to_string()),
+        ("input_format", problem.input_format().to_string()),
+        ("softmax_scale", problem.softmax_scale().to_string()),
+        ("layout", problem.output_layout().to_string()),
+    ];
+    let metadata: HashMap<_, _> =
+        metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    tensors::write_output(&arguments.out, &problem, &result, metadata)?;
+    if json {
+        output::print_json(&Attended {
+            out: arguments.out.clone(),
+            problem: (&problem).into(),
+            variant,
+            quantized_here: !tensors.has_codes(),
+            tiles: report.tiles,
+            tiles_in_f32: report.tiles_in_f32,
+        })?;
+    } else {
+        output::print(&format!(
+            "{problem} with {variant}, written to {}\n",
+            arguments.out.display()
+        ))?;
+    }
+    Ok(Verdict::Passed)
+}
+
+impl Arguments {
+    fn problem(&self, tensors: &UserTensors) -> Result<Problem> {
+        let problem = self.own.problem(tensors, mask(self.causal))?;
+        let problem = problem.with_output_format(self.out_dtype.into()).with_lse(self.lse);
+        problem.with_output_layout(match self.own.layout {
+            FileLayout::Bhsd => eightfold::Layout::Bhsd,
+            FileLayout::Bshd => eightfold::Layout::Bshd,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! `eightfold explain`: what would run for a problem, and why.
+
+use super::selection::mask;
+use crate::{Verdict, output};
+use clap::Args;
+use eightfold::{Plan, Problem, Result};
+use eightfold_lab::record::ProblemRecord;
+use eightfold_lab::shapes;
+use serde::Serialize;
+
+/// What may be asked of the plan.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// A named shape, or B,H,S,D or B,Hq,Hkv,Sq,Skv,D
+    #[arg(long, default_value = "mission")]
+    shape: String,
+    /// Causal mask: the last query sees every key
+    #[arg(long)]
+    causal: bool,
+    /// Ask about this variant alone
+    #[arg(long, visible_alias = "kernel")]
+    variant: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Explanation {
+    problem: ProblemRecord,
+    variant: String,
+    considered: Vec<Considered>,
+}
+
+#[derive(Serialize)]
+struct Considered {
+    variant: String,
+    chosen: bool,
+    reason: String,
+}
+
+/// Prints the plan.
+pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+    let shape = shapes::parse(&arguments.shape)?.shape;
+    let problem = Problem::new(shape)?.with_mask(mask(arguments.causal));
+    let plan = match &arguments.variant {
+        Some(variant) => Plan::with_variant(&problem, variant.parse()?)?,
+        None => Plan::new(&problem)?,
+    };
+    if json {
+        let considered = plan.considered().iter().map(|considered| Considered {
+            variant: considered.variant.to_string(),
+            chosen: considered.chosen,
+            reason: considered.reason.clone(),
+        });
+        output::print_json(&Explanation {
+            problem: (&problem).into(),
+            variant: plan.variant().to_string(),
+            considered: considered.collect(),
+        })?;
+    } else {
+        output::print(&plan.to_string())?;
+    }
+    Ok(Verdict::Passed)
+}

@@ -1,0 +1,10 @@
+//! One file per subcommand.
+
+pub mod attend;
+pub mod bench;
+pub mod doctor;
+pub mod explain;
+pub mod ladder;
+mod recording;
+pub mod run;
+mod selection;

@@ -1,0 +1,181 @@
+//! `eightfold run`: the gates for chosen variants.
+
+use super::recording::{RecordArguments, Recording};
+use super::selection::{ShapeArguments, VariantArguments};
+use crate::Verdict;
+use crate::output::gates_table;
+use crate::progress::Bar;
+use clap::{Args, ValueEnum};
+use eightfold::quantize::Quantizer;
+use eightfold::{Error, Layout, Mask, Problem, Result};
+use eightfold_lab::examine::Examination;
+use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, standard_cases};
+use eightfold_lab::inputs::Family;
+use eightfold_lab::progress::{Part, Progress};
+use eightfold_lab::record::Kind;
+use eightfold_lab::shapes::NamedShape;
+use eightfold_lab::tensors::UserTensors;
+use std::path::PathBuf;
+
+/// What may be asked of the gates.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    variants: VariantArguments,
+    #[command(flatten)]
+    shapes: ShapeArguments,
+    /// Kinds of generated inputs: gaussian, outliers, biased-v, key-channels, sink, constant, tiny, huge [default: a
+    /// standard set]
+    #[arg(long, value_name = "FAMILY", value_delimiter = ',', num_args = 1..)]
+    families: Vec<String>,
+    /// Seeds of generated inputs [default: a standard set]
+    #[arg(long, value_name = "SEED", value_delimiter = ',', num_args = 1..)]
+    seeds: Vec<u64>,
+    /// Your own q, k and v (safetensors) instead of generated inputs
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "families", "seeds"])]
+    inputs: Option<PathBuf>,
+    #[command(flatten)]
+    own: OwnInputArguments,
+    #[command(flatten)]
+    record: RecordArguments,
+}
+
+/// How to read, and what to compute on, a user's own tensors.
+#[derive(Args, Debug)]
+pub struct OwnInputArguments {
+    /// Order of the dimensions of q, k and v in the file
+    #[arg(long, value_enum, default_value_t = FileLayout::Bhsd, requires = "inputs")]
+    pub layout: FileLayout,
+    /// Softmax scale [default: 1/sqrt(D)]
+    #[arg(long, value_name = "X", requires = "inputs", allow_negative_numbers = true)]
+    pub scale: Option<f32>,
+}
+
+/// The order of the dimensions in a file.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileLayout {
+    /// [batch, head, row, channel]
+    Bhsd,
+    /// [batch, row, head, channel]
+    Bshd,
+}
+
+impl From<FileLayout> for Layout {
+    fn from(layout: FileLayout) -> Layout {
+        match layout {
+            FileLayout::Bhsd => Layout::Bhsd,
+            FileLayout::Bshd => Layout::Bshd,
+        }
+    }
+}
+
+impl OwnInputArguments {
+    /// The problem that these tensors pose.
+    pub fn problem(&self, tensors: &UserTensors, mask: Mask) -> Result<Problem> {
+        let problem =
+            Problem::new(tensors.shape)?.with_mask(mask).with_input_format(tensors.format());
+        self.scale.map_or(Ok(problem), |scale| problem.with_softmax_scale(scale))
+    }
+}
+
+/// Checks every chosen variant on every chosen shape, prints the tables, writes the record.
+pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+    let jobs = arguments.jobs()?;
+    for job in &jobs {
+        arguments.variants.candidates(&job.problem)?;
+    }
+    let mut recording = Recording::open(Kind::Run, &arguments.record)?;
+    let thresholds = recording.thresholds().clone();
+    let total: f64 = jobs.iter().map(|job| job.problem.flop()).sum();
+    let mut progress = Bar::new();
+    let mut groups = Vec::new();
+    let mut start = 0.0;
+    for job in &jobs {
+        let share = job.problem.flop() / total;
+        progress.at(start, &format!("{}: preparing inputs and references", job.name));
+        let cases = job.cases(&thresholds.correctness.reference)?;
+        let examination = Examination {
+            shape: &job.name,
+            cases: &cases,
+            candidates: &arguments.variants.candidates(&job.problem)?,
+            thresholds: &thresholds,
+            timed: false,
+            max_gate_seconds: f64::INFINITY,
+        };
+        groups.push(examination.run(
+            &job.problem,
+            None,
+            &mut Part { whole: &mut progress, start, share },
+        ));
+        start += share;
+    }
+    drop(progress);
+    recording.finish(groups, json, gates_table::render)
+}
+
+/// One problem and where its inputs come from.
+struct Job {
+    name: String,
+    problem: Problem,
+    source: Source,
+}
+
+enum Source {
+    Generated(Vec<StandardCase>),
+    File(Box<UserTensors>),
+}
+
+impl Arguments {
+    fn jobs(&self) -> Result<Vec<Job>> {
+        let mask = self.shapes.mask();
+        if let Some(path) = &self.inputs {
+            let tensors = UserTensors::read(path, self.own.layout.into())?;
+            let problem = self.own.problem(&tensors, mask)?.with_lse(true);
+            let name = tensors.origin.clone();
+            return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
+        }
+        self.shapes.shapes()?.into_iter().map(|shape| self.generated(shape, mask)).collect()
+    }
+
+    fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
+        let mut cases = standard_cases(shape, mask, Thoroughness::Full)?;
+        let Some(problem) = cases.first().map(|case| case.problem) else {
+            return Err(Error::invalid(
+                "shape",
+                format!("{name} has no standard cases"),
+                "name families and seeds",
+            ));
+        };
+        if !self.families.is_empty() || !self.seeds.is_empty() {
+            let named: Vec<Family> =
+                self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
+            let families = if named.is_empty() { Family::ALL.to_vec() } else { named };
+            let seeds = if self.seeds.is_empty() { vec![1] } else { self.seeds.clone() };
+            cases = families
+                .iter()
+                .flat_map(|&family| {
+                    seeds.iter().map(move |&seed| StandardCase { problem, family, seed })
+                })
+                .collect();
+        }
+        Ok(Job { name, problem, source: Source::Generated(cases) })
+    }
+}
+
+impl Job {
+    fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
+        let quantizer = Quantizer::new(self.problem.input_format());
+        match &self.source {
+            Source::Generated(cases) => {
+                cases.iter().map(|case| case.prepare(&quantizer, policy)).collect()
+            }
+            Source::File(tensors) if tensors.has_codes() => {
+                let [q, k, v] = tensors.quantize()?;
+                Ok(vec![Case::of_tensors(&self.problem, &tensors.origin, q, k, v, policy)?])
+            }
+            Source::File(tensors) => {
+                Ok(vec![Case::prepare(&self.problem, &tensors.to_inputs(), &quantizer, policy)?])
+            }
+        }
+    }
+}

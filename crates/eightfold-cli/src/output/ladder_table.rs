@@ -1,0 +1,81 @@
+//! The ladder: each stage's time, its gain over the one before and over the baseline, its error, its gates.
+
+use super::numbers::{error, ratio, time};
+use super::{table, text};
+use eightfold_lab::record::{Entry, Group};
+
+/// The table of one shape, with what needs more words below it.
+pub fn render(group: &Group) -> String {
+    let mut table = table(&["stage", "p50", "× before", "× baseline", "rel. L2", "gates"], true);
+    let baseline = group.entries.first().and_then(Entry::p50_us);
+    let mut before = None;
+    for entry in &group.entries {
+        let p50 = entry.p50_us();
+        let over = |other: Option<f64>| other.zip(p50).map(|(other, p50)| other / p50);
+        table.add_row([
+            entry.name.clone(),
+            time(p50),
+            ratio(over(before)),
+            ratio(over(baseline)),
+            error(entry.worst_relative_l2()),
+            gates(entry),
+        ]);
+        before = p50.or(before);
+    }
+    format!("{}\n{}{}", title(group), text(&table), remarks(group))
+}
+
+/// The shape's name, its sizes, the mask, the work.
+pub fn title(group: &Group) -> String {
+    let problem = &group.problem;
+    let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
+        format!(
+            "{},{},{},{}",
+            problem.batch, problem.query_heads, problem.query_len, problem.head_dim
+        )
+    } else {
+        format!(
+            "{},{},{},{},{},{}",
+            problem.batch,
+            problem.query_heads,
+            problem.kv_heads,
+            problem.query_len,
+            problem.key_len,
+            problem.head_dim
+        )
+    };
+    let name = if group.shape == sizes { sizes } else { format!("{} ({sizes})", group.shape) };
+    let mask = if problem.causal { ", causal" } else { "" };
+    format!("{name}{mask}, {:.3} GFLOP", problem.gflop)
+}
+
+/// Every gate that was reached, with its outcome.
+pub fn gates(entry: &Entry) -> String {
+    let outcomes = entry.gates.iter().map(|gate| format!("{} {}", gate.gate, gate.outcome));
+    outcomes.collect::<Vec<_>>().join(", ")
+}
+
+/// Why a gate was not passed, and why a time is missing, one line each.
+pub fn remarks(group: &Group) -> String {
+    let mut lines = String::new();
+    for entry in &group.entries {
+        let unpassed =
+            entry.gates.iter().filter(|gate| gate.outcome != eightfold_lab::gates::Outcome::Pass);
+        let reasons = unpassed.map(|gate| &gate.summary).chain(&entry.note);
+        for reason in reasons {
+            lines.push_str(&format!("  {}: {reason}\n", entry.name));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixed_data;
+
+    #[test]
+    fn layout() {
+        insta::assert_snapshot!(render(&fixed_data::group(false)));
+    }
+}

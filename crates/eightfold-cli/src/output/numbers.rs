@@ -1,0 +1,51 @@
+//! Numbers in a width and a unit that a person reads at a glance.
+
+/// Where there is no number.
+pub const NONE: &str = "–";
+
+/// A time with three significant digits.
+pub fn time(us: Option<f64>) -> String {
+    let Some(us) = us else { return NONE.into() };
+    let (value, unit) = match us {
+        us if us < 1e3 => (us, "µs"),
+        us if us < 1e6 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// How many times faster, with three significant digits.
+pub fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or(NONE.into(), |ratio| format!("{}×", three_digits(ratio)))
+}
+
+/// An error, with two significant digits.
+pub fn error(error: Option<f64>) -> String {
+    error.map_or(NONE.into(), |error| format!("{error:.1e}"))
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = match value {
+        0.0 => 0,
+        value if value < 0.0995 => 4,
+        value if value < 0.9995 => 3,
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_whatever_the_size() {
+        let shown = [0.5, 9.996, 99.96, 999.0, 1234.0, 7.2e6].map(|us| time(Some(us)));
+        assert_eq!(shown, ["0.500 µs", "10.0 µs", "100 µs", "999 µs", "1.23 ms", "7.20 s"]);
+        assert_eq!([Some(12.34), Some(0.01234), None].map(ratio), ["12.3×", "0.0123×", "–"]);
+        assert_eq!(time(Some(0.0)), "0 µs");
+        assert_eq!(error(Some(2.34e-4)), "2.3e-4");
+    }
+}

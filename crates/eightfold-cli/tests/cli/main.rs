@@ -1,0 +1,8 @@
+//! The real binary, from the outside.
+
+mod attend;
+mod bad_input;
+mod jobs;
+mod machine_faults;
+mod support;
+mod words;

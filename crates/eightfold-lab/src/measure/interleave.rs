@@ -1,0 +1,233 @@
+//! Rounds in which every contestant runs a short block, in an order that rotates.
+
+use super::{Contestant, Samples};
+use crate::gates::TimingPolicy;
+use eightfold::Result;
+use std::time::Duration;
+
+/// Blocks that a contestant's runs are spread over: a disturbance of a few seconds touches few of them.
+const ROUNDS: usize = 10;
+
+/// Rest before a block. Worker threads of the contestant before may still spin for work; OpenMP's do for milliseconds.
+const REST: Duration = Duration::from_millis(5);
+
+/// What timing one contestant gave: its samples, or why there are none.
+pub type Measured = Result<Samples>;
+
+/// Times all contestants in one run, one result each, in their order.
+///
+/// Each gets the same warm-up and the same policy. `tick` is told after every block how far the work is, from 0 to 1.
+/// A contestant that fails leaves the race; the others go on.
+pub fn interleave(
+    contestants: &mut [&mut dyn Contestant],
+    policy: &TimingPolicy,
+    tick: &mut dyn FnMut(f64),
+) -> Vec<Measured> {
+    let count = contestants.len();
+    let mut lanes: Vec<Result<Lane>> = contestants
+        .iter_mut()
+        .enumerate()
+        .map(|(index, contestant)| {
+            let lane = Lane::warm_up(*contestant, policy);
+            tick(index as f64 / (2 * count) as f64);
+            lane
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        for place in 0..count {
+            let index = (round + place) % count;
+            if let Ok(lane) = &mut lanes[index]
+                && let Err(error) = lane.run_round(&mut *contestants[index], policy, round)
+            {
+                lanes[index] = Err(error);
+            }
+            tick(0.5 + (round * count + place + 1) as f64 / (2 * ROUNDS * count) as f64);
+        }
+    }
+    lanes
+        .into_iter()
+        .zip(contestants)
+        .map(|(lane, contestant)| {
+            let lane = lane?;
+            contestant.verify()?;
+            Ok(lane.samples)
+        })
+        .collect()
+}
+
+/// One contestant's progress.
+struct Lane {
+    samples: Samples,
+    /// Runs still to come when the rounds begin.
+    planned: usize,
+}
+
+impl Lane {
+    /// Prepares and warms up, and plans as many runs as the policy allows at the pace seen.
+    fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<Self> {
+        contestant.prepare()?;
+        let mut samples = Samples::default();
+        let mut spent_s = 0.0;
+        let mut fastest_s = f64::INFINITY;
+        for run in 0..policy.warmup_iterations.max(1) {
+            let block = contestant.run_block(1)?;
+            let run_s = block.iter().sum::<u64>() as f64 / 1e9;
+            if run == 0 && run_s >= policy.warmup_max_seconds {
+                // A run as long as a whole warm-up has warmed itself. It counts: the baseline takes seconds.
+                samples.ns = block;
+            }
+            spent_s += run_s;
+            fastest_s = run_s.min(fastest_s);
+            if spent_s >= policy.warmup_max_seconds {
+                break;
+            }
+        }
+        let most = policy.iterations.max(1);
+        let least = policy.min_iterations.clamp(1, most);
+        let fitting = (policy.max_seconds_per_cell / fastest_s) as usize;
+        let planned = fitting.clamp(least, most).saturating_sub(samples.ns.len());
+        Ok(Lane { samples, planned })
+    }
+
+    /// Runs this round's share of the planned runs; a slow contestant sits some rounds out.
+    fn run_round(
+        &mut self,
+        contestant: &mut dyn Contestant,
+        policy: &TimingPolicy,
+        round: usize,
+    ) -> Result<()> {
+        let due = self.planned * (round + 1) / ROUNDS - self.planned * round / ROUNDS;
+        let spent_s = self.samples.ns.iter().sum::<u64>() as f64 / 1e9;
+        let enough = self.samples.ns.len() >= policy.min_iterations;
+        if due == 0 || (enough && spent_s >= policy.max_seconds_per_cell) {
+            return Ok(());
+        }
+        std::thread::sleep(REST);
+        if due > 1 {
+            // The first run of a block finds the caches as the contestant before left them.
+            contestant.run_block(1)?;
+        }
+        self.samples.ns.extend(contestant.run_block(due)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eightfold::Error;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const POLICY: TimingPolicy = TimingPolicy {
+        warmup_iterations: 3,
+        warmup_max_seconds: 1.0,
+        iterations: 40,
+        min_iterations: 3,
+        max_seconds_per_cell: 1.0,
+    };
+
+    /// Claims a time per run without spending it, and writes down when it ran.
+    struct Scripted {
+        name: &'static str,
+        ns: u64,
+        fails_at: usize,
+        ran: usize,
+        wrong: bool,
+        log: Rc<RefCell<Vec<&'static str>>>,
+    }
+
+    impl Scripted {
+        fn new(name: &'static str, ns: u64, log: &Rc<RefCell<Vec<&'static str>>>) -> Self {
+            Scripted { name, ns, fails_at: usize::MAX, ran: 0, wrong: false, log: log.clone() }
+        }
+    }
+
+    impl Contestant for Scripted {
+        fn prepare(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+            self.log.borrow_mut().push(self.name);
+            self.ran += iterations;
+            if self.ran >= self.fails_at {
+                return Err(Error::unavailable(self.name, "it broke", "mend it"));
+            }
+            Ok(vec![self.ns; iterations])
+        }
+
+        fn verify(&mut self) -> Result<()> {
+            if self.wrong { Err(Error::unavailable(self.name, "wrong", "mend it")) } else { Ok(()) }
+        }
+    }
+
+    fn race(contestants: &mut [Scripted]) -> Vec<Measured> {
+        let mut field: Vec<&mut dyn Contestant> =
+            contestants.iter_mut().map(|contestant| contestant as _).collect();
+        interleave(&mut field, &POLICY, &mut |_| {})
+    }
+
+    #[test]
+    fn everyone_runs_as_often_as_the_policy_asks_and_warm_up_is_not_counted() {
+        let log = Rc::default();
+        let mut field = [Scripted::new("a", 1000, &log), Scripted::new("b", 2000, &log)];
+        let measured = race(&mut field);
+        assert_eq!(measured[0].as_ref().unwrap().ns, vec![1000; 40]);
+        assert_eq!(measured[1].as_ref().unwrap().ns, vec![2000; 40]);
+        let uncounted = POLICY.warmup_iterations + ROUNDS;
+        assert_eq!(field[0].ran, 40 + uncounted);
+        assert_eq!(field[1].ran, 40 + uncounted);
+    }
+
+    #[test]
+    fn blocks_alternate_and_the_order_rotates() {
+        let log = Rc::default();
+        race(&mut [Scripted::new("a", 1000, &log), Scripted::new("b", 1000, &log)]);
+        let ran = log.borrow()[2 * POLICY.warmup_iterations..].to_vec();
+        // Each block shows as two calls: the run that is not counted, and those that are.
+        assert_eq!(ran[..8], ["a", "a", "b", "b", "b", "b", "a", "a"]);
+    }
+
+    #[test]
+    fn a_slow_contestant_runs_fewer_times_but_never_below_the_minimum() {
+        let log = Rc::default();
+        let mut field = [
+            Scripted::new("fast", 1000, &log),
+            Scripted::new("slow", 100_000_000, &log),
+            Scripted::new("slowest", 9_000_000_000, &log),
+        ];
+        let counts: Vec<usize> =
+            race(&mut field).into_iter().map(|measured| measured.unwrap().ns.len()).collect();
+        assert_eq!(counts, [40, 10, 3]);
+        assert_eq!(
+            field[1].ran,
+            10 + POLICY.warmup_iterations,
+            "blocks of one run have no lead-in"
+        );
+        assert_eq!(field[2].ran, 3, "a run longer than the warm-up counts");
+    }
+
+    #[test]
+    fn one_that_fails_does_not_stop_the_others() {
+        let log = Rc::default();
+        let mut field = [
+            Scripted { fails_at: 1, ..Scripted::new("dead", 1000, &log) },
+            Scripted { fails_at: 20, ..Scripted::new("dies", 1000, &log) },
+            Scripted { wrong: true, ..Scripted::new("wrong", 1000, &log) },
+            Scripted::new("fine", 1000, &log),
+        ];
+        let fine: Vec<bool> = race(&mut field).iter().map(Result::is_ok).collect();
+        assert_eq!(fine, [false, false, false, true]);
+    }
+
+    #[test]
+    fn progress_only_grows_and_ends_at_one() {
+        let log = Rc::default();
+        let mut a = Scripted::new("a", 1000, &log);
+        let mut seen = Vec::new();
+        interleave(&mut [&mut a], &POLICY, &mut |share| seen.push(share));
+        assert!(seen.is_sorted());
+        assert_eq!(seen.last(), Some(&1.0));
+    }
+}

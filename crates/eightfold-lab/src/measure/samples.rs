@@ -1,0 +1,83 @@
+//! Raw times, and statistics over them.
+
+use serde::{Deserialize, Serialize};
+
+/// The time of every counted run, in the order in which they ran.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Nanoseconds per run.
+    pub ns: Vec<u64>,
+}
+
+/// What samples look like from afar.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Runs counted.
+    pub iterations: usize,
+    /// The median.
+    pub p50_us: f64,
+    /// Nine in ten runs are faster.
+    pub p90_us: f64,
+    /// Ninety-nine in a hundred runs are faster.
+    pub p99_us: f64,
+    /// The arithmetic mean.
+    pub mean_us: f64,
+    /// The standard deviation (of a sample: divided by n − 1); zero for one run.
+    pub std_us: f64,
+    /// The fastest run.
+    pub min_us: f64,
+}
+
+const NS_PER_US: f64 = 1000.0;
+
+impl Samples {
+    /// The summary; none without samples.
+    pub fn summary(&self) -> Option<Summary> {
+        let mut sorted = self.ns.clone();
+        sorted.sort_unstable();
+        let min_us = *sorted.first()? as f64 / NS_PER_US;
+        let count = sorted.len() as f64;
+        let mean_us = sorted.iter().map(|&ns| ns as f64).sum::<f64>() / count / NS_PER_US;
+        let squares: f64 = sorted.iter().map(|&ns| (ns as f64 / NS_PER_US - mean_us).powi(2)).sum();
+        Some(Summary {
+            iterations: sorted.len(),
+            min_us,
+            p50_us: quantile(&sorted, 0.5),
+            p90_us: quantile(&sorted, 0.9),
+            p99_us: quantile(&sorted, 0.99),
+            mean_us,
+            std_us: if sorted.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 },
+        })
+    }
+}
+
+/// The value below which this share of the runs lies, interpolated between neighbours.
+fn quantile(sorted: &[u64], share: f64) -> f64 {
+    let last = sorted.len() - 1;
+    let position = share * last as f64;
+    let (below, fraction) = (position.floor() as usize, position.fract());
+    let above = (below + 1).min(last);
+    (sorted[below] as f64 * (1.0 - fraction) + sorted[above] as f64 * fraction) / NS_PER_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_known_numbers() {
+        let samples = Samples { ns: vec![5000, 1000, 3000, 2000, 4000] };
+        let summary = samples.summary().unwrap();
+        assert_eq!((summary.iterations, summary.min_us, summary.p50_us), (5, 1.0, 3.0));
+        assert_eq!(summary.mean_us, 3.0);
+        assert!((summary.std_us - 2.5f64.sqrt()).abs() < 1e-12);
+        assert!((summary.p90_us - 4.6).abs() < 1e-12);
+        assert!((summary.p99_us - 4.96).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_run_has_no_spread_and_none_has_no_summary() {
+        assert_eq!(Samples { ns: vec![7000] }.summary().unwrap().std_us, 0.0);
+        assert_eq!(Samples::default().summary(), None);
+    }
+}

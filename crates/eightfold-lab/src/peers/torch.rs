@@ -1,0 +1,312 @@
+//! PyTorch's flash attention on the CPU, in f32 on dequantised inputs.
+
+use super::worker::Worker;
+use crate::gates::{Case, Subject};
+use crate::measure::Contestant;
+use eightfold::{Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
+use serde_json::json;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const WORKER: &str = include_str!("torch_worker.py");
+
+/// Longer than an import of PyTorch from a cold disk, or a block of runs on the longest shapes.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+const FIX_AT_START: &str =
+    "install it with `python3 -m pip install torch`, or choose a Python that has it with --python";
+
+const FIX_ONCE_RUNNING: &str = "measure this problem without it";
+
+/// A Python process that has PyTorch loaded.
+pub struct Torch {
+    worker: Worker,
+    scratch: TempDir,
+    version: String,
+    threads: usize,
+}
+
+impl Torch {
+    /// Starts this Python and imports PyTorch in it; kernels will run on that many threads.
+    pub fn start(python: &str, threads: usize) -> Result<Self> {
+        Torch::start_with(python, threads, WORKER, TIMEOUT)
+    }
+
+    fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
+        let mut command = Command::new(python);
+        command.args(["-c", script]);
+        let scratch = tempfile::tempdir().map_err(|error| {
+            Error::unavailable(
+                "PyTorch",
+                format!("no temporary folder: {error}"),
+                "set TMPDIR to a writable folder",
+            )
+        })?;
+        let mut worker = Worker::start("PyTorch", FIX_AT_START, command, timeout)?;
+        let hello = worker.listen()?;
+        let version = hello.get("version").and_then(|version| version.as_str());
+        let version = version.ok_or_else(|| worker.error("it gave no version".into()))?.to_string();
+        worker.set_fix(FIX_ONCE_RUNNING);
+        Ok(Torch { worker, scratch, version, threads })
+    }
+
+    /// PyTorch's own version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// What runs, in words.
+    pub fn describe(&self) -> String {
+        format!(
+            "PyTorch {} scaled_dot_product_attention, FLASH_ATTENTION backend, CPU, f32 on dequantised inputs",
+            self.version
+        )
+    }
+
+    fn load(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+    ) -> Result<()> {
+        let file = self.scratch.path().join("inputs.f32");
+        let bytes: Vec<u8> = [q, k, v]
+            .iter()
+            .flat_map(|tensor| tensor.dequantize())
+            .flat_map(|value| (value as f32).to_ne_bytes())
+            .collect();
+        std::fs::write(&file, bytes)
+            .map_err(|error| self.worker.error(format!("its inputs cannot be written: {error}")))?;
+        let dims = |tensor: &Fp8Tensor| {
+            let dims = tensor.dims();
+            [dims.batch, dims.heads, dims.len, dims.head_dim]
+        };
+        let answer = self.worker.ask(&json!({
+            "command": "load",
+            "file": file,
+            "query_dims": dims(q),
+            "key_dims": dims(k),
+            "causal": problem.mask() == Mask::Causal,
+            "scale": problem.softmax_scale(),
+            "threads": self.threads,
+        }))?;
+        let threads = answer.get("threads").and_then(|threads| threads.as_u64());
+        if threads != Some(self.threads as u64) {
+            return Err(self
+                .worker
+                .error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, iterations: usize) -> Result<Vec<u64>> {
+        let answer = self.worker.ask(&json!({"command": "time", "iterations": iterations}))?;
+        let times: Option<Vec<u64>> = answer
+            .get("ns")
+            .and_then(|times| times.as_array())
+            .and_then(|times| times.iter().map(|time| time.as_u64()).collect());
+        times
+            .filter(|times| times.len() == iterations)
+            .ok_or_else(|| self.worker.error(format!("it gave no {iterations} times")))
+    }
+
+    /// The result of the last run, in `[B,H,S,D]` order.
+    fn output(&mut self, count: usize) -> Result<Vec<f32>> {
+        let file = self.scratch.path().join("output.f32");
+        self.worker.ask(&json!({"command": "output", "file": file}))?;
+        let bytes = std::fs::read(&file)
+            .map_err(|error| self.worker.error(format!("its output cannot be read: {error}")))?;
+        let (values, rest) = bytes.as_chunks::<4>();
+        if values.len() != count || !rest.is_empty() {
+            return Err(self.worker.error(format!(
+                "its output has {} bytes, not {}",
+                bytes.len(),
+                count * 4
+            )));
+        }
+        Ok(values.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect())
+    }
+}
+
+/// PyTorch goes through the same correctness gate as our kernels; it gives no log-sum-exp, and f32 in `[B,H,S,D]`.
+impl Subject for Torch {
+    fn name(&self) -> String {
+        "torch".into()
+    }
+
+    fn run(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport> {
+        let Values::F32(values) = &mut output.values else {
+            return Err(self.worker.error("it is asked for f32 alone".into()));
+        };
+        if problem.lse() || problem.output_layout() != Layout::Bhsd {
+            return Err(self
+                .worker
+                .error("it is asked for [B,H,S,D] without log-sum-exp alone".into()));
+        }
+        self.load(problem, q, k, v)?;
+        let computed = self.output(values.len())?;
+        values.copy_from_slice(&computed);
+        Ok(RunReport::default())
+    }
+}
+
+/// PyTorch on the inputs of one case.
+pub struct TorchContestant<'a> {
+    torch: &'a mut Torch,
+    case: &'a Case,
+    expected: Vec<f32>,
+}
+
+impl<'a> TorchContestant<'a> {
+    /// A contestant that passed the correctness gate on this case.
+    pub fn new(torch: &'a mut Torch, case: &'a Case) -> Self {
+        TorchContestant { torch, case, expected: Vec::new() }
+    }
+
+    fn output(&mut self) -> Result<Vec<f32>> {
+        self.torch.output(self.case.problem.shape().query_dims().count())
+    }
+}
+
+impl Contestant for TorchContestant<'_> {
+    fn prepare(&mut self) -> Result<()> {
+        let Case { problem, q, k, v, .. } = self.case;
+        self.torch.load(problem, q, k, v)?;
+        self.expected = self.output()?;
+        Ok(())
+    }
+
+    fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+        self.torch.time(iterations)
+    }
+
+    fn verify(&mut self) -> Result<()> {
+        let output = self.output()?;
+        if output.iter().zip(&self.expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
+            return Err(self
+                .torch
+                .worker
+                .error("the timed runs gave another output than the checked one".into()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn start(python: &str, script: &str) -> String {
+        start_within(python, script, Duration::from_secs(30))
+    }
+
+    fn start_within(python: &str, script: &str, timeout: Duration) -> String {
+        match Torch::start_with(python, 1, script, timeout) {
+            Ok(_) => "started".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_missing_python_says_how_to_get_one() {
+        let error = start("/no/such/python", "");
+        assert!(error.contains("cannot be started") && error.contains("--python"), "{error}");
+    }
+
+    #[test]
+    fn a_failed_import_is_told_in_its_own_words() {
+        // The shell stands in for a Python without PyTorch: it answers what the worker answers then.
+        let script = r#"echo '{"error": "ModuleNotFoundError: No module named torch"}'"#;
+        let error = start("/bin/sh", script);
+        assert!(error.contains("No module named torch; install it"), "{error}");
+    }
+
+    #[test]
+    fn every_way_to_misbehave_at_the_start_is_an_error() {
+        assert!(start("/bin/sh", "echo Welcome").contains("not a JSON object"));
+        assert!(start("/bin/sh", "exit 1").contains("ended early"));
+        let hang = start_within("/bin/sh", "exec sleep 60", Duration::from_millis(500));
+        assert!(hang.contains("no answer within"), "{hang}");
+        assert!(start("/bin/sh", "echo '{}'").contains("no version"));
+    }
+
+    /// A stand-in that says hello, loads, and then answers as told.
+    fn stand_in(rest: &str) -> Torch {
+        let script =
+            format!(r#"echo '{{"version": "0"}}'; read -r load; echo '{{"threads": 1}}'; {rest}"#);
+        Torch::start_with("/bin/sh", 1, &script, Duration::from_secs(30)).unwrap()
+    }
+
+    fn loaded(rest: &str) -> Torch {
+        let mut torch = stand_in(rest);
+        let problem = Problem::new(eightfold::Shape::new(1, 1, 1, 8)).unwrap();
+        let scales = eightfold::Scales::per_tensor(1.0).unwrap();
+        let dims = problem.shape().query_dims();
+        let tensor =
+            Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales)
+                .unwrap();
+        torch.load(&problem, &tensor, &tensor, &tensor).unwrap();
+        torch
+    }
+
+    #[test]
+    fn times_come_back_as_they_were_sent() {
+        let mut torch = loaded(r#"read -r time; echo '{"ns": [3, 1, 2]}'"#);
+        assert_eq!(torch.time(3).unwrap(), [3, 1, 2]);
+    }
+
+    #[test]
+    fn times_that_are_no_times_are_refused() {
+        for answer in [r#"{"ns": [3, 1]}"#, r#"{"ns": "x"}"#, r#"{"ns": [1, -2, 3]}"#, "{}"] {
+            let mut torch = loaded(&format!("read -r time; echo '{answer}'"));
+            assert!(torch.time(3).unwrap_err().to_string().contains("no 3 times"), "{answer}");
+        }
+    }
+
+    #[test]
+    fn an_output_of_the_wrong_size_or_none_at_all_is_refused() {
+        let mut torch = loaded(r#"read -r output; echo '{}'"#);
+        assert!(torch.output(8).unwrap_err().to_string().contains("cannot be read"));
+        let mut torch = loaded(r#"read -r output; echo '{}'"#);
+        std::fs::write(torch.scratch.path().join("output.f32"), [0; 31]).unwrap();
+        assert!(torch.output(8).unwrap_err().to_string().contains("31 bytes, not 32"));
+    }
+
+    #[test]
+    fn a_worker_that_ignores_the_thread_count_is_refused() {
+        let mut torch = stand_in("");
+        torch.threads = 2;
+        let problem = Problem::new(eightfold::Shape::new(1, 1, 1, 8)).unwrap();
+        let scales = eightfold::Scales::per_tensor(1.0).unwrap();
+        let dims = problem.shape().query_dims();
+        let tensor =
+            Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales)
+                .unwrap();
+        let error = torch.load(&problem, &tensor, &tensor, &tensor).unwrap_err().to_string();
+        assert!(error.contains("threads instead of 2"), "{error}");
+    }
+
+    /// The real worker script, run by any Python without PyTorch, must answer with an error as data.
+    #[test]
+    fn the_real_script_reports_a_failed_import() {
+        let hidden = format!("import sys; sys.modules['torch'] = None\n{WORKER}");
+        match Command::new("python3").arg("--version").output() {
+            Ok(output) if output.status.success() => {}
+            _ => return,
+        }
+        let error = Torch::start_with("python3", 1, &hidden, Duration::from_secs(30))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains("ModuleNotFoundError"), "{error}");
+    }
+}

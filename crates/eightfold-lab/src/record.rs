@@ -1,0 +1,263 @@
+//! The record of a run: versioned JSON that says what was computed, how, where, and what came out.
+
+use crate::gates::{CaseReport, GateReport, Outcome, Thresholds};
+use crate::measure::{Samples, Summary};
+use crate::provenance::Provenance;
+use eightfold::{Error, Mask, Problem, Result, Shape};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::path::Path;
+
+/// The version of the format; it grows when a reader of the old one would be misled.
+pub const SCHEMA: u32 = 1;
+
+/// The job that a record comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Every stage of the ladder on the standard shapes.
+    Ladder,
+    /// The gates for chosen variants.
+    Run,
+    /// Timing of chosen variants and peers.
+    Bench,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Ladder => "ladder",
+            Kind::Run => "run",
+            Kind::Bench => "bench",
+        })
+    }
+}
+
+/// Everything about one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`] at the time of writing.
+    pub schema: u32,
+    /// The job.
+    pub kind: Kind,
+    /// Code, machine, compiler, time.
+    pub provenance: Provenance,
+    /// The limits and policies that applied.
+    pub thresholds: Thresholds,
+    /// One group per problem: only within a group may times be compared.
+    pub groups: Vec<Group>,
+}
+
+/// The contestants of one problem, timed in one interleaved run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// The shape's name, or the list of its sizes.
+    pub shape: String,
+    /// What was computed.
+    pub problem: ProblemRecord,
+    /// Who computed it.
+    pub entries: Vec<Entry>,
+}
+
+/// One contestant on one problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What a person calls it: a stage, a variant, a peer.
+    pub name: String,
+    /// The variant with every knob, or what the peer says about itself.
+    pub implementation: String,
+    /// Whether it is somebody else's implementation, measured beside ours.
+    pub peer: bool,
+    /// What the gates decided.
+    pub gates: Vec<GateReport>,
+    /// What the correctness gate saw, case by case.
+    pub cases: Vec<CaseReport>,
+    /// The timing; none unless the correctness gate passed and the timed runs were verified.
+    pub timing: Option<Timing>,
+    /// What else a reader must know: why a peer was not timed, which cases were left out.
+    pub note: Option<String>,
+}
+
+/// The raw samples and their summary.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// The statistics.
+    pub summary: Summary,
+    /// Every counted run.
+    pub samples: Samples,
+}
+
+/// An [`eightfold::Problem`] as data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are those of Problem and Shape, and documented there")]
+pub struct ProblemRecord {
+    pub batch: usize,
+    pub query_heads: usize,
+    pub kv_heads: usize,
+    pub query_len: usize,
+    pub key_len: usize,
+    pub head_dim: usize,
+    pub causal: bool,
+    pub softmax_scale: f32,
+    pub input_format: String,
+    pub output_format: String,
+    pub output_layout: String,
+    pub lse: bool,
+    pub gflop: f64,
+}
+
+impl From<&Problem> for ProblemRecord {
+    fn from(problem: &Problem) -> Self {
+        let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = problem.shape();
+        ProblemRecord {
+            batch,
+            query_heads,
+            kv_heads,
+            query_len,
+            key_len,
+            head_dim,
+            causal: problem.mask() == Mask::Causal,
+            softmax_scale: problem.softmax_scale(),
+            input_format: problem.input_format().to_string(),
+            output_format: format!("{:?}", problem.output_format()).to_lowercase(),
+            output_layout: problem.output_layout().to_string(),
+            lse: problem.lse(),
+            gflop: problem.flop() / 1e9,
+        }
+    }
+}
+
+impl Record {
+    /// A record without results yet.
+    pub fn new(kind: Kind, provenance: Provenance) -> Self {
+        Record {
+            schema: SCHEMA,
+            kind,
+            provenance,
+            thresholds: Thresholds::embedded(),
+            groups: Vec::new(),
+        }
+    }
+
+    /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours.
+    pub fn failed(&self) -> bool {
+        let ours = self.groups.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
+        ours.flat_map(|entry| &entry.gates)
+            .any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+    }
+
+    /// The record as JSON, with a newline at the end.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self)
+            .expect("a record holds only plain data with string keys");
+        text.push('\n');
+        text
+    }
+
+    /// Reads a record back.
+    pub fn read(path: &Path) -> Result<Self> {
+        let invalid = |rule: String| {
+            Error::invalid(
+                "record",
+                format!("{} {rule}", path.display()),
+                "give the path of a record.json that this program wrote",
+            )
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| invalid(format!("cannot be read: {error}")))?;
+        let value: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| invalid(format!("is not JSON: {error}")))?;
+        let schema = value.get("schema").and_then(serde_json::Value::as_u64);
+        if schema != Some(u64::from(SCHEMA)) {
+            let found = schema.map_or("none".into(), |schema| schema.to_string());
+            return Err(invalid(format!("has schema {found}, and this version reads {SCHEMA}")));
+        }
+        serde_json::from_value(value)
+            .map_err(|error| invalid(format!("does not hold a record: {error}")))
+    }
+}
+
+/// Reads a number that may have been NaN or infinite when it was written: JSON has only `null` for those.
+pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+impl Entry {
+    /// The outcome of the correctness gate; none where it was not reached.
+    pub fn correctness(&self) -> Option<&GateReport> {
+        self.gates.iter().find(|gate| gate.gate == crate::gates::Gate::Correctness)
+    }
+
+    /// The largest relative L2 norm of the kernel's own error over the cases.
+    pub fn worst_relative_l2(&self) -> Option<f64> {
+        self.cases.iter().map(|case| case.kernel.relative_l2).reduce(f64::max)
+    }
+
+    /// The median time, where there is one.
+    pub fn p50_us(&self) -> Option<f64> {
+        self.timing.as_ref().map(|timing| timing.summary.p50_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Record::read(file.path()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_not_a_record_is_refused_with_the_reason() {
+        assert!(read("not json").contains("is not JSON"));
+        assert!(read("{}").contains("has schema none"));
+        assert!(read(r#"{"schema": 2}"#).contains("has schema 2, and this version reads 1"));
+        assert!(read(r#"{"schema": 1}"#).contains("does not hold a record"));
+        assert!(
+            Record::read(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot be read")
+        );
+    }
+
+    #[test]
+    fn a_check_that_saw_nan_is_read_back_as_nan() {
+        let check = crate::gates::Check::at_most("error", f64::NAN, 1.0);
+        let text = serde_json::to_string(&check).unwrap();
+        let read: crate::gates::Check = serde_json::from_str(&text).unwrap();
+        assert!(read.value.is_nan() && !read.pass);
+    }
+
+    #[test]
+    fn a_failed_gate_is_seen_and_an_unavailable_one_is_no_failure() {
+        let with = |outcome| {
+            let gate = GateReport {
+                gate: crate::gates::Gate::Correctness,
+                outcome,
+                summary: String::new(),
+                checks: Vec::new(),
+            };
+            let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
+            let mut record = Record::new(Kind::Run, Provenance::capture(1));
+            let entry = Entry {
+                name: "x".into(),
+                implementation: "x".into(),
+                peer: false,
+                gates: vec![gate],
+                cases: Vec::new(),
+                timing: None,
+                note: None,
+            };
+            record.groups.push(Group {
+                shape: "x".into(),
+                problem: (&problem).into(),
+                entries: vec![entry],
+            });
+            record.failed()
+        };
+        assert!(with(Outcome::Fail) && with(Outcome::Invalid));
+        assert!(!with(Outcome::Pass) && !with(Outcome::Unavailable));
+    }
+}

@@ -1,0 +1,245 @@
+//! Where results live on disk: written whole or not at all.
+
+use crate::record::Record;
+use eightfold::{Error, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The name of a record inside its run's folder.
+pub const RECORD_FILE: &str = "record.json";
+
+/// A folder of runs, one subfolder each.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// A store in this folder, which need not exist yet; an error now if it could not be written later.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
+        let folder = folder.into();
+        check_folder(&folder)?;
+        Ok(Store { folder })
+    }
+
+    /// The folder of the runs.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes a record as `<UTC time>-<kind>/record.json` and returns the path of that file.
+    ///
+    /// The run's folder is filled under a temporary name and renamed when complete, so nobody ever sees half a run.
+    pub fn write(&self, record: &Record) -> Result<PathBuf> {
+        let bytes = record.to_json().into_bytes();
+        let created = missing_ancestors(&self.folder);
+        self.write_run(&format!("{}-{}", record.provenance.time_utc.compact(), record.kind), &bytes)
+            .map_err(|error| {
+                for folder in &created {
+                    // Only what this call created, and only if it is empty: remove_dir refuses anything else.
+                    let _ = fs::remove_dir(folder);
+                }
+                cannot_write(&self.folder, &error)
+            })
+    }
+
+    fn write_run(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.folder)?;
+        let partial = self.folder.join(format!(".{name}.{}.tmp", std::process::id()));
+        fs::create_dir(&partial)?;
+        let written = write_and_sync(&partial.join(RECORD_FILE), bytes)
+            .and_then(|()| sync_folder(&partial))
+            .and_then(|()| self.publish(&partial, name));
+        if written.is_err() {
+            let _ = fs::remove_dir_all(&partial);
+        }
+        written.map(|folder| folder.join(RECORD_FILE))
+    }
+
+    /// Renames the finished folder to its name, or to `name-2`, `name-3`, … where runs share a second.
+    fn publish(&self, partial: &Path, name: &str) -> io::Result<PathBuf> {
+        let mut attempt = 1;
+        loop {
+            let suffix = if attempt == 1 { String::new() } else { format!("-{attempt}") };
+            let target = self.folder.join(format!("{name}{suffix}"));
+            if !target.exists() {
+                match fs::rename(partial, &target) {
+                    Ok(()) => {
+                        sync_folder(&self.folder)?;
+                        return Ok(target);
+                    }
+                    // Another run took the name in between; it holds a record, so the rename was refused.
+                    Err(_) if target.exists() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            attempt += 1;
+        }
+    }
+}
+
+/// Writes a file beside its final name and renames it when complete; a failure leaves nothing behind.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = partial_name(path)?;
+    let written = write_and_sync(&partial, bytes).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.map_err(|error| cannot_write(path, &error))
+}
+
+/// An error now if [`write_file`] could not write to this path later; the file itself is not touched.
+pub fn check_file(path: &Path) -> Result<()> {
+    let partial = partial_name(path)?;
+    if path.is_dir() {
+        let error = io::Error::new(io::ErrorKind::IsADirectory, "it is a folder");
+        return Err(cannot_write(path, &error));
+    }
+    let probed = OpenOptions::new().write(true).create_new(true).open(&partial);
+    let _ = fs::remove_file(&partial);
+    probed.map(|_| ()).map_err(|error| cannot_write(path, &error))
+}
+
+fn partial_name(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| {
+        Error::invalid(
+            "out",
+            format!("`{}` does not name a file", path.display()),
+            "give the path of a file",
+        )
+    })?;
+    Ok(path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id())))
+}
+
+/// Whether runs could be written here, found out by making and removing a folder in the nearest one that exists.
+fn check_folder(folder: &Path) -> Result<()> {
+    let mut nearest = folder;
+    while !nearest.exists() {
+        nearest = match nearest.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+    }
+    let probe = nearest.join(format!(".eightfold-probe.{}.tmp", std::process::id()));
+    fs::create_dir(&probe)
+        .and_then(|()| fs::remove_dir(&probe))
+        .map_err(|error| cannot_write(folder, &error))
+}
+
+/// The folder and its parents that do not exist, innermost first.
+fn missing_ancestors(folder: &Path) -> Vec<PathBuf> {
+    folder
+        .ancestors()
+        .take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists())
+        .map(Path::to_path_buf)
+        .collect()
+}
+
+fn write_and_sync(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Makes a rename durable; only Unix lets a folder be opened and synced.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Error {
+    Error::invalid(
+        "out",
+        format!("`{}` cannot be written: {error}", path.display()),
+        "free some space there, or choose another place with --out",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provenance::Provenance;
+    use crate::record::{Kind, Record};
+
+    fn record() -> Record {
+        Record::new(Kind::Ladder, Provenance::capture(1))
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_written() {
+        let place = tempfile::tempdir().unwrap();
+        let record = record();
+        let path = Store::open(place.path().join("a/b")).unwrap().write(&record).unwrap();
+        assert_eq!(Record::read(&path).unwrap(), record);
+        assert_eq!(names(path.parent().unwrap()), [RECORD_FILE]);
+    }
+
+    #[test]
+    fn runs_of_the_same_second_do_not_overwrite_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path()).unwrap();
+        let record = record();
+        let first = store.write(&record).unwrap();
+        let second = store.write(&record).unwrap();
+        assert_ne!(first, second);
+        assert!(second.parent().unwrap().to_str().unwrap().ends_with("-ladder-2"));
+        assert_eq!(names(place.path()).len(), 2);
+    }
+
+    #[test]
+    fn opening_leaves_no_trace() {
+        let place = tempfile::tempdir().unwrap();
+        Store::open(place.path().join("not/yet")).unwrap();
+        assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_an_error_at_opening() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for folder in [file.clone(), file.join("runs")] {
+            let error = Store::open(&folder).unwrap_err().to_string();
+            assert!(error.contains("--out"), "{error}");
+        }
+        assert_eq!(names(place.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_failed_write_removes_what_it_made() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().join("runs")).unwrap();
+        // A name too long for any file system fails after the folder was created.
+        assert!(store.write_run(&"x".repeat(4096), b"{}").is_err());
+        assert!(names(store.folder()).is_empty());
+    }
+
+    #[test]
+    fn a_file_replaces_the_old_one_whole() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("out.safetensors");
+        fs::write(&path, "old").unwrap();
+        check_file(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        write_file(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(place.path()), ["out.safetensors"]);
+    }
+
+    #[test]
+    fn a_file_in_a_missing_folder_is_an_error_before_the_work() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(check_file(&place.path().join("missing/out")).is_err());
+        assert!(check_file(place.path()).is_err());
+        assert!(check_file(Path::new("/")).is_err());
+    }
+}
