@@ -14,9 +14,7 @@ fn main() {
     let Some(commit) = output("git", &["rev-parse", "HEAD"]).filter(|_| tracked) else { return };
     println!("cargo:rustc-env=EIGHTFOLD_COMMIT={commit}");
     for file in ["HEAD", "logs/HEAD"] {
-        if let Some(path) = output("git", &["rev-parse", "--git-path", file])
-            .filter(|path| Path::new(path).exists())
-        {
+        if let Some(path) = output("git", &["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists()) {
             println!("cargo:rerun-if-changed={path}");
         }
     }

@@ -42,12 +42,10 @@ pub enum Command {
 /// The arguments, or the exit code after help or a mistake was printed.
 pub fn parse() -> Result<CommandLine, ExitCode> {
     CommandLine::try_parse().map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            match output::print(&error.render().to_string()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(_) => ExitCode::from(MISTAKE),
-            }
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match output::print(&error.render().to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(MISTAKE),
+        },
         _ => {
             output::complain(&one_line(&error.render().to_string()));
             ExitCode::from(MISTAKE)
@@ -82,14 +80,9 @@ mod tests {
 
     #[test]
     fn a_message_becomes_one_line() {
-        let message = "error: unexpected argument '--shpe' found\n\n  tip: a similar argument exists: '--shape'\n\nUsage: x";
-        assert_eq!(
-            one_line(message),
-            "unexpected argument '--shpe' found; tip: a similar argument exists: '--shape'"
-        );
-        assert_eq!(
-            one_line("error: required:\n  --out <FILE>\n\nUsage: x"),
-            "required: --out <FILE>"
-        );
+        let message =
+            "error: unexpected argument '--shpe' found\n\n  tip: a similar argument exists: '--shape'\n\nUsage: x";
+        assert_eq!(one_line(message), "unexpected argument '--shpe' found; tip: a similar argument exists: '--shape'");
+        assert_eq!(one_line("error: required:\n  --out <FILE>\n\nUsage: x"), "required: --out <FILE>");
     }
 }

@@ -20,9 +20,7 @@ impl Bar {
             return Bar { bar: ProgressBar::hidden() };
         }
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
-        if let Ok(style) =
-            ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {percent:>3}% {msg}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {percent:>3}% {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.enable_steady_tick(Duration::from_secs(1));

@@ -1,8 +1,6 @@
 //! One problem: every candidate through the gates, then those that passed against the clock.
 
-use crate::gates::{
-    self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds,
-};
+use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds};
 use crate::measure::{Contestant, KernelContestant, Measured, interleave};
 use crate::peers::{Torch, TorchContestant};
 use crate::progress::Progress;
@@ -40,12 +38,7 @@ const GATING_SHARE: f64 = 0.4;
 
 impl Examination<'_> {
     /// Gates and, if asked to, times every candidate, and the peer beside them.
-    pub fn run(
-        &self,
-        problem: &Problem,
-        mut torch: Option<&mut Torch>,
-        progress: &mut dyn Progress,
-    ) -> Group {
+    pub fn run(&self, problem: &Problem, mut torch: Option<&mut Torch>, progress: &mut dyn Progress) -> Group {
         let gating_share = if self.timed { GATING_SHARE } else { 1.0 };
         let mut entries = Vec::new();
         for (index, candidate) in self.candidates.iter().enumerate() {
@@ -62,9 +55,7 @@ impl Examination<'_> {
             let what = format!("{} {problem}: timing", self.shape);
             progress.at(gating_share, &what);
             let peer = torch.zip(peer_case.as_ref());
-            self.time(&mut entries, peer, &mut |share| {
-                progress.at(gating_share + (1.0 - gating_share) * share, &what)
-            });
+            self.time(&mut entries, peer, &mut |share| progress.at(gating_share + (1.0 - gating_share) * share, &what));
         }
         Group { shape: self.shape.into(), problem: problem.into(), entries }
     }
@@ -90,12 +81,7 @@ impl Examination<'_> {
     }
 
     /// Times those that passed, in one interleaved run, and fills in their entries.
-    fn time(
-        &self,
-        entries: &mut [Entry],
-        peer: Option<(&mut Torch, &Case)>,
-        tick: &mut dyn FnMut(f64),
-    ) {
+    fn time(&self, entries: &mut [Entry], peer: Option<(&mut Torch, &Case)>, tick: &mut dyn FnMut(f64)) {
         let Some(case) = self.cases.first() else { return };
         let mut places = Vec::new();
         let mut field: Vec<Box<dyn Contestant + '_>> = Vec::new();
@@ -114,14 +100,11 @@ impl Examination<'_> {
             }
         }
         let peer_place = self.candidates.len();
-        if let Some((torch, case)) =
-            peer.filter(|_| entries.get(peer_place).is_some_and(admissible))
-        {
+        if let Some((torch, case)) = peer.filter(|_| entries.get(peer_place).is_some_and(admissible)) {
             places.push(peer_place);
             field.push(Box::new(TorchContestant::new(torch, case)));
         }
-        let mut contestants: Vec<&mut dyn Contestant> =
-            field.iter_mut().map(|boxed| &mut **boxed as _).collect();
+        let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|boxed| &mut **boxed as _).collect();
         let measured = interleave(&mut contestants, &self.thresholds.timing, tick);
         for (place, measured) in places.into_iter().zip(measured) {
             note_timing(&mut entries[place], measured);
@@ -131,12 +114,8 @@ impl Examination<'_> {
 
 /// The entry of a peer that was wanted and could not be had.
 pub fn missing_peer(name: &str, reason: String) -> Entry {
-    let gate = GateReport {
-        gate: Gate::Correctness,
-        outcome: Outcome::Unavailable,
-        summary: reason,
-        checks: Vec::new(),
-    };
+    let gate =
+        GateReport { gate: Gate::Correctness, outcome: Outcome::Unavailable, summary: reason, checks: Vec::new() };
     let report = CorrectnessReport { gate, cases: Vec::new() };
     Entry { peer: true, ..entry(name, name.into(), report) }
 }
@@ -163,15 +142,7 @@ fn note_timing(entry: &mut Entry, measured: Measured) {
 
 fn entry(name: &str, implementation: String, report: CorrectnessReport) -> Entry {
     let CorrectnessReport { gate, cases } = report;
-    Entry {
-        name: name.into(),
-        implementation,
-        peer: false,
-        gates: vec![gate],
-        cases,
-        timing: None,
-        note: None,
-    }
+    Entry { name: name.into(), implementation, peer: false, gates: vec![gate], cases, timing: None, note: None }
 }
 
 /// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it.
@@ -186,7 +157,6 @@ fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry 
     // It computes in f32, so it has to be as exact as our f32 path.
     let numbers = cpu::Numbers::F32;
     let like = Variant::Cpu(cpu::Config { numbers, ..cpu::Config::default() });
-    let report =
-        gates::check(torch, std::slice::from_ref(case), thresholds.tolerance(&like), thresholds);
+    let report = gates::check(torch, std::slice::from_ref(case), thresholds.tolerance(&like), thresholds);
     Entry { peer: true, ..entry("torch", implementation, report) }
 }

@@ -14,10 +14,7 @@ const MAX_GATE_SECONDS: f64 = 10.0;
 
 /// Every stage of the CPU ladder, from the baseline to the best.
 pub fn stages() -> Vec<Candidate> {
-    let candidate = |stage: &cpu::Stage| Candidate {
-        name: stage.name.into(),
-        variant: Variant::Cpu(stage.config),
-    };
+    let candidate = |stage: &cpu::Stage| Candidate { name: stage.name.into(), variant: Variant::Cpu(stage.config) };
     cpu::STAGES.iter().map(candidate).collect()
 }
 

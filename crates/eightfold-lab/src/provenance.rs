@@ -104,18 +104,11 @@ impl Machine {
     /// Looks at the machine this runs on.
     pub fn detect() -> Self {
         let features = eightfold::cpu::Features::detect();
-        let found = [
-            ("avx2+fma+f16c", features.avx2),
-            ("avx512", features.avx512),
-            ("avx512-vnni", features.avx512_vnni),
-        ];
+        let found =
+            [("avx2+fma+f16c", features.avx2), ("avx512", features.avx512), ("avx512-vnni", features.avx512_vnni)];
         Machine {
             cpu: cpu_name(),
-            features: found
-                .iter()
-                .filter(|(_, has)| *has)
-                .map(|(name, _)| name.to_string())
-                .collect(),
+            features: found.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             os: match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
                 Ok(release) => format!("{} {}", std::env::consts::OS, release.trim()),
@@ -133,16 +126,11 @@ fn cpu_name() -> String {
         Some(line.split_once(':')?.1.trim().to_string())
     };
     let mac = || {
-        let output =
-            Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
+        let output = Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
         Some(String::from_utf8(output.stdout).ok()?.trim().to_string())
     };
     let windows = || std::env::var("PROCESSOR_IDENTIFIER").ok();
-    linux()
-        .or_else(mac)
-        .or_else(windows)
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "unknown".into())
+    linux().or_else(mac).or_else(windows).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
 /// A moment, to the second.
@@ -212,8 +200,7 @@ const EPOCH_OFFSET: u64 = 719_468;
 fn civil_date(days: u64) -> (u64, u64, u64) {
     let days = days + EPOCH_OFFSET;
     let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -269,8 +256,7 @@ mod tests {
 
     #[test]
     fn the_command_line_keeps_no_machine_paths() {
-        let typed =
-            ["/opt/bin/eightfold", "run", "--inputs", "/home/me/x.safetensors", "--out=/tmp/runs"];
+        let typed = ["/opt/bin/eightfold", "run", "--inputs", "/home/me/x.safetensors", "--out=/tmp/runs"];
         let kept = command_line(typed.iter().map(|text| text.to_string()));
         assert_eq!(kept, ["eightfold", "run", "--inputs", "x.safetensors", "--out=runs"]);
     }

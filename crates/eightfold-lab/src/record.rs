@@ -130,26 +130,18 @@ impl From<&Problem> for ProblemRecord {
 impl Record {
     /// A record without results yet.
     pub fn new(kind: Kind, provenance: Provenance) -> Self {
-        Record {
-            schema: SCHEMA,
-            kind,
-            provenance,
-            thresholds: Thresholds::embedded(),
-            groups: Vec::new(),
-        }
+        Record { schema: SCHEMA, kind, provenance, thresholds: Thresholds::embedded(), groups: Vec::new() }
     }
 
     /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours.
     pub fn failed(&self) -> bool {
         let ours = self.groups.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
-        ours.flat_map(|entry| &entry.gates)
-            .any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+        ours.flat_map(|entry| &entry.gates).any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
     }
 
     /// The record as JSON, with a newline at the end.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self)
-            .expect("a record holds only plain data with string keys");
+        let mut text = serde_json::to_string_pretty(self).expect("a record holds only plain data with string keys");
         text.push('\n');
         text
     }
@@ -163,24 +155,20 @@ impl Record {
                 "give the path of a record.json that this program wrote",
             )
         };
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| invalid(format!("cannot be read: {error}")))?;
-        let value: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|error| invalid(format!("is not JSON: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| invalid(format!("is not JSON: {error}")))?;
         let schema = value.get("schema").and_then(serde_json::Value::as_u64);
         if schema != Some(u64::from(SCHEMA)) {
             let found = schema.map_or("none".into(), |schema| schema.to_string());
             return Err(invalid(format!("has schema {found}, and this version reads {SCHEMA}")));
         }
-        serde_json::from_value(value)
-            .map_err(|error| invalid(format!("does not hold a record: {error}")))
+        serde_json::from_value(value).map_err(|error| invalid(format!("does not hold a record: {error}")))
     }
 }
 
 /// Reads a number that may have been NaN or infinite when it was written: JSON has only `null` for those.
-pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<f64, D::Error> {
+pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
@@ -217,9 +205,7 @@ mod tests {
         assert!(read("{}").contains("has schema none"));
         assert!(read(r#"{"schema": 2}"#).contains("has schema 2, and this version reads 1"));
         assert!(read(r#"{"schema": 1}"#).contains("does not hold a record"));
-        assert!(
-            Record::read(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot be read")
-        );
+        assert!(Record::read(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot be read"));
     }
 
     #[test]
@@ -250,11 +236,7 @@ mod tests {
                 timing: None,
                 note: None,
             };
-            record.groups.push(Group {
-                shape: "x".into(),
-                problem: (&problem).into(),
-                entries: vec![entry],
-            });
+            record.groups.push(Group { shape: "x".into(), problem: (&problem).into(), entries: vec![entry] });
             record.failed()
         };
         assert!(with(Outcome::Fail) && with(Outcome::Invalid));

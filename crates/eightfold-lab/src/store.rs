@@ -34,14 +34,13 @@ impl Store {
     pub fn write(&self, record: &Record) -> Result<PathBuf> {
         let bytes = record.to_json().into_bytes();
         let created = missing_ancestors(&self.folder);
-        self.write_run(&format!("{}-{}", record.provenance.time_utc.compact(), record.kind), &bytes)
-            .map_err(|error| {
-                for folder in &created {
-                    // Only what this call created, and only if it is empty: remove_dir refuses anything else.
-                    let _ = fs::remove_dir(folder);
-                }
-                cannot_write(&self.folder, &error)
-            })
+        self.write_run(&format!("{}-{}", record.provenance.time_utc.compact(), record.kind), &bytes).map_err(|error| {
+            for folder in &created {
+                // Only what this call created, and only if it is empty: remove_dir refuses anything else.
+                let _ = fs::remove_dir(folder);
+            }
+            cannot_write(&self.folder, &error)
+        })
     }
 
     fn write_run(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
@@ -103,11 +102,7 @@ pub fn check_file(path: &Path) -> Result<()> {
 
 fn partial_name(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
-        Error::invalid(
-            "out",
-            format!("`{}` does not name a file", path.display()),
-            "give the path of a file",
-        )
+        Error::invalid("out", format!("`{}` does not name a file", path.display()), "give the path of a file")
     })?;
     Ok(path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id())))
 }
@@ -122,9 +117,7 @@ fn check_folder(folder: &Path) -> Result<()> {
         };
     }
     let probe = nearest.join(format!(".eightfold-probe.{}.tmp", std::process::id()));
-    fs::create_dir(&probe)
-        .and_then(|()| fs::remove_dir(&probe))
-        .map_err(|error| cannot_write(folder, &error))
+    fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).map_err(|error| cannot_write(folder, &error))
 }
 
 /// The folder and its parents that do not exist, innermost first.
@@ -166,10 +159,8 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }

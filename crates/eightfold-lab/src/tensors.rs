@@ -4,8 +4,7 @@ use crate::inputs::Inputs;
 use crate::store;
 use eightfold::quantize::Quantizer;
 use eightfold::{
-    Dims, Error, Fp8Format, Fp8Tensor, Granularity, Layout, Output, Problem, Result, Scales, Shape,
-    Values,
+    Dims, Error, Fp8Format, Fp8Tensor, Granularity, Layout, Output, Problem, Result, Scales, Shape, Values,
 };
 use half::{bf16, f16};
 use safetensors::tensor::TensorView;
@@ -45,11 +44,7 @@ impl UserTensors {
     pub fn read(path: &Path, layout: Layout) -> Result<Self> {
         let file = path.display();
         let bytes = std::fs::read(path).map_err(|error| {
-            Error::invalid(
-                "inputs",
-                format!("{file} cannot be read: {error}"),
-                "give the path of a safetensors file",
-            )
+            Error::invalid("inputs", format!("{file} cannot be read: {error}"), "give the path of a safetensors file")
         })?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| {
             Error::invalid(
@@ -66,9 +61,7 @@ impl UserTensors {
         let tensors = UserTensors {
             shape,
             layout,
-            origin: path
-                .file_name()
-                .map_or_else(|| file.to_string(), |name| name.to_string_lossy().into()),
+            origin: path.file_name().map_or_else(|| file.to_string(), |name| name.to_string_lossy().into()),
             q: given("q", q_dims)?,
             k: given("k", k_dims)?,
             v: given("v", v_dims)?,
@@ -143,27 +136,19 @@ impl Given {
             Given::F32(values) => to_bhsd(values, dims, layout, |value| value),
             Given::F16(values) => to_bhsd(values, dims, layout, f16::to_f32),
             Given::Bf16(values) => to_bhsd(values, dims, layout, bf16::to_f32),
-            Given::Fp8(tensor) => {
-                tensor.dequantize().into_iter().map(|value| value as f32).collect()
-            }
+            Given::Fp8(tensor) => tensor.dequantize().into_iter().map(|value| value as f32).collect(),
         }
     }
 }
 
-fn to_bhsd<T: Copy>(
-    values: &[T],
-    dims: Dims,
-    layout: Layout,
-    widen: impl Fn(T) -> f32,
-) -> Vec<f32> {
+fn to_bhsd<T: Copy>(values: &[T], dims: Dims, layout: Layout, widen: impl Fn(T) -> f32) -> Vec<f32> {
     let strides = layout.strides(dims);
     let mut ordered = Vec::with_capacity(values.len());
     for batch in 0..dims.batch {
         for head in 0..dims.heads {
             for row in 0..dims.len {
                 let start = strides.row_offset(batch, head, row);
-                let channels =
-                    (0..dims.head_dim).map(|channel| values[start + channel * strides.channel]);
+                let channels = (0..dims.head_dim).map(|channel| values[start + channel * strides.channel]);
                 ordered.extend(channels.map(&widen));
             }
         }
@@ -188,10 +173,7 @@ fn dims(tensors: &SafeTensors, name: &str, layout: Layout) -> Result<Dims> {
         return Err(Error::invalid(
             name,
             format!("has {} dimensions, not four", view.shape().len()),
-            format!(
-                "reshape it to {}",
-                if layout == Layout::Bshd { "[B,S,H,D]" } else { "[B,H,S,D]" }
-            ),
+            format!("reshape it to {}", if layout == Layout::Bshd { "[B,S,H,D]" } else { "[B,H,S,D]" }),
         ));
     };
     let (heads, len) = if layout == Layout::Bshd { (third, second) } else { (second, third) };
@@ -200,18 +182,15 @@ fn dims(tensors: &SafeTensors, name: &str, layout: Layout) -> Result<Dims> {
 
 /// The shape of the problem that three tensors of these sizes pose.
 fn common_shape(q: Dims, k: Dims, v: Dims) -> Result<Shape> {
-    let mismatch = |name: &str, rule: String| {
-        Err(Error::invalid(name, rule, "make the sizes agree, and check --layout"))
-    };
+    let mismatch =
+        |name: &str, rule: String| Err(Error::invalid(name, rule, "make the sizes agree, and check --layout"));
     if k != v {
         return mismatch("v", format!("is {v} (batch, heads, rows, channels) where k is {k}"));
     }
     if q.batch != k.batch || q.head_dim != k.head_dim {
         return mismatch(
             "k",
-            format!(
-                "is {k} (batch, heads, rows, channels), and does not share the batch and the channels of q, {q}"
-            ),
+            format!("is {k} (batch, heads, rows, channels), and does not share the batch and the channels of q, {q}"),
         );
     }
     Ok(Shape {
@@ -237,24 +216,17 @@ fn given(tensors: &SafeTensors, name: &str, dims: Dims, layout: Layout) -> Resul
         Dtype::BF16 => Ok(Given::Bf16(numbers(view.data(), bf16::from_le_bytes))),
         Dtype::F8_E4M3 => codes(Fp8Format::E4m3),
         Dtype::F8_E5M2 => codes(Fp8Format::E5m2),
-        other => Err(Error::invalid(
-            name,
-            format!("is in {other}"),
-            "convert it to F32, F16, BF16, F8_E4M3 or F8_E5M2",
-        )),
+        other => {
+            Err(Error::invalid(name, format!("is in {other}"), "convert it to F32, F16, BF16, F8_E4M3 or F8_E5M2"))
+        }
     }
 }
 
 fn scales(tensors: &SafeTensors, name: &str, dims: Dims) -> Result<Scales> {
     let name = format!("{name}_scale");
-    let view =
-        find(tensors, &name, "FP8 codes mean nothing without their scales: add them in F32")?;
+    let view = find(tensors, &name, "FP8 codes mean nothing without their scales: add them in F32")?;
     if view.dtype() != Dtype::F32 {
-        return Err(Error::invalid(
-            &name,
-            format!("is in {}", view.dtype()),
-            "store scales in F32",
-        ));
+        return Err(Error::invalid(&name, format!("is in {}", view.dtype()), "store scales in F32"));
     }
     let values = numbers(view.data(), f32::from_le_bytes);
     let Dims { batch, heads, len, .. } = dims;
@@ -271,7 +243,9 @@ fn scales(tensors: &SafeTensors, name: &str, dims: Dims) -> Result<Scales> {
         Error::invalid(
             &name,
             format!("has the sizes {:?}", view.shape()),
-            format!("give one scale, [{batch}, {heads}], or [{batch}, {heads}, N] for N blocks of ceil({len} / N) rows"),
+            format!(
+                "give one scale, [{batch}, {heads}], or [{batch}, {heads}, N] for N blocks of ceil({len} / N) rows"
+            ),
         )
     })?;
     Scales::new(granularity, values).map_err(|error| of_tensor(&name, error))
@@ -290,11 +264,7 @@ fn of_tensor(name: &str, error: Error) -> Error {
 }
 
 /// The bytes of a safetensors file that holds `o` in the problem's output layout, and `lse` as `[B,H,S]` if there is one.
-pub fn encode_output(
-    problem: &Problem,
-    output: &Output,
-    metadata: HashMap<String, String>,
-) -> Result<Vec<u8>> {
+pub fn encode_output(problem: &Problem, output: &Output, metadata: HashMap<String, String>) -> Result<Vec<u8>> {
     let Shape { batch, query_heads, query_len, head_dim, .. } = problem.shape();
     let sizes = match problem.output_layout() {
         Layout::Bshd => vec![batch, query_len, query_heads, head_dim],
@@ -306,13 +276,7 @@ pub fn encode_output(
         Values::Bf16(values) => (Dtype::BF16, bytes(values, |value| value.to_le_bytes())),
     };
     let lse = output.lse.as_ref().map(|lse| self::bytes(lse, |value| value.to_le_bytes()));
-    let unfit = |error| {
-        Error::invalid(
-            "output",
-            format!("cannot be stored: {error}"),
-            "make it for the same problem",
-        )
-    };
+    let unfit = |error| Error::invalid("output", format!("cannot be stored: {error}"), "make it for the same problem");
     let mut tensors = vec![("o", TensorView::new(dtype, sizes, &bytes).map_err(unfit)?)];
     if let Some(lse) = &lse {
         let sizes = vec![batch, query_heads, query_len];
@@ -322,12 +286,7 @@ pub fn encode_output(
 }
 
 /// Writes the output of attention as a safetensors file, whole or not at all.
-pub fn write_output(
-    path: &Path,
-    problem: &Problem,
-    output: &Output,
-    metadata: HashMap<String, String>,
-) -> Result<()> {
+pub fn write_output(path: &Path, problem: &Problem, output: &Output, metadata: HashMap<String, String>) -> Result<()> {
     store::write_file(path, &encode_output(problem, output, metadata)?)
 }
 

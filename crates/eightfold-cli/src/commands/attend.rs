@@ -90,8 +90,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         ("softmax_scale", problem.softmax_scale().to_string()),
         ("layout", problem.output_layout().to_string()),
     ];
-    let metadata: HashMap<_, _> =
-        metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
     tensors::write_output(&arguments.out, &problem, &result, metadata)?;
     if json {
         output::print_json(&Attended {
@@ -103,10 +102,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             tiles_in_f32: report.tiles_in_f32,
         })?;
     } else {
-        output::print(&format!(
-            "{problem} with {variant}, written to {}\n",
-            arguments.out.display()
-        ))?;
+        output::print(&format!("{problem} with {variant}, written to {}\n", arguments.out.display()))?;
     }
     Ok(Verdict::Passed)
 }

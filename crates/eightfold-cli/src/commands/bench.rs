@@ -52,11 +52,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let mut recording = Recording::open(Kind::Bench, &arguments.record)?;
     if let Some(iterations) = arguments.iterations {
         if iterations == 0 {
-            return Err(Error::invalid(
-                "iterations",
-                "must be at least 1, got 0",
-                "leave it out for the policy's",
-            ));
+            return Err(Error::invalid("iterations", "must be at least 1, got 0", "leave it out for the policy's"));
         }
         let timing = &mut recording.thresholds().timing;
         timing.iterations = iterations;

@@ -66,18 +66,13 @@ fn examine(arguments: &Arguments) -> Vec<Finding> {
                 rustc.unwrap_or_else(unknown),
                 if release { "" } else { ", not a release build" }
             ),
-            fix: (!release)
-                .then(|| "build with `cargo build --release`: other builds are slower".into()),
+            fix: (!release).then(|| "build with `cargo build --release`: other builds are slower".into()),
         },
         found("CPU", format!("{}, {} ({})", machine.cpu, machine.arch, machine.os)),
         found("threads", format!("{threads} of {} cores", machine.cores)),
         feature("AVX2, FMA, F16C", features.avx2, "this CPU has none: the portable kernels run"),
         feature("AVX-512", features.avx512, "this CPU has none: narrower kernels run"),
-        feature(
-            "AVX-512 VNNI",
-            features.avx512_vnni,
-            "this CPU has none: two instructions do its work",
-        ),
+        feature("AVX-512 VNNI", features.avx512_vnni, "this CPU has none: two instructions do its work"),
         torch(&arguments.python),
         git(),
         records(&arguments.out),
@@ -103,8 +98,7 @@ fn git() -> Finding {
         None => Finding {
             what: "git checkout",
             found: false,
-            detail: "not in a checkout of this project: records name the commit of the build alone"
-                .into(),
+            detail: "not in a checkout of this project: records name the commit of the build alone".into(),
             fix: None,
         },
     }
@@ -112,12 +106,9 @@ fn git() -> Finding {
 
 fn records(folder: &str) -> Finding {
     match Store::open(folder) {
-        Ok(store) => Finding {
-            what: "records",
-            found: true,
-            detail: format!("go to {}", store.folder().display()),
-            fix: None,
-        },
+        Ok(store) => {
+            Finding { what: "records", found: true, detail: format!("go to {}", store.folder().display()), fix: None }
+        }
         Err(error) => missing("records", error),
     }
 }

@@ -32,10 +32,7 @@ pub struct Recording {
 impl Recording {
     /// Finds out, before the long work, whether a record can be written, and notes where everything comes from.
     pub fn open(kind: Kind, arguments: &RecordArguments) -> Result<Self> {
-        let thresholds = arguments
-            .gates
-            .as_deref()
-            .map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
+        let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
         let store = Store::open(&arguments.out)?;
         let provenance = Provenance::capture(rayon::current_num_threads());
         Ok(Recording { store, record: Record { thresholds, ..Record::new(kind, provenance) } })
@@ -47,12 +44,7 @@ impl Recording {
     }
 
     /// Writes the record, then prints it, as tables or as JSON.
-    pub fn finish(
-        mut self,
-        groups: Vec<Group>,
-        json: bool,
-        render: fn(&Group) -> String,
-    ) -> Result<Verdict> {
+    pub fn finish(mut self, groups: Vec<Group>, json: bool, render: fn(&Group) -> String) -> Result<Verdict> {
         self.record.groups = groups;
         let path = self.store.write(&self.record)?;
         if json {

@@ -72,8 +72,7 @@ impl From<FileLayout> for Layout {
 impl OwnInputArguments {
     /// The problem that these tensors pose.
     pub fn problem(&self, tensors: &UserTensors, mask: Mask) -> Result<Problem> {
-        let problem =
-            Problem::new(tensors.shape)?.with_mask(mask).with_input_format(tensors.format());
+        let problem = Problem::new(tensors.shape)?.with_mask(mask).with_input_format(tensors.format());
         self.scale.map_or(Ok(problem), |scale| problem.with_softmax_scale(scale))
     }
 }
@@ -102,11 +101,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             timed: false,
             max_gate_seconds: f64::INFINITY,
         };
-        groups.push(examination.run(
-            &job.problem,
-            None,
-            &mut Part { whole: &mut progress, start, share },
-        ));
+        groups.push(examination.run(&job.problem, None, &mut Part { whole: &mut progress, start, share }));
         start += share;
     }
     drop(progress);
@@ -140,22 +135,15 @@ impl Arguments {
     fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
         let mut cases = standard_cases(shape, mask, Thoroughness::Full)?;
         let Some(problem) = cases.first().map(|case| case.problem) else {
-            return Err(Error::invalid(
-                "shape",
-                format!("{name} has no standard cases"),
-                "name families and seeds",
-            ));
+            return Err(Error::invalid("shape", format!("{name} has no standard cases"), "name families and seeds"));
         };
         if !self.families.is_empty() || !self.seeds.is_empty() {
-            let named: Vec<Family> =
-                self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
+            let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
             let families = if named.is_empty() { Family::ALL.to_vec() } else { named };
             let seeds = if self.seeds.is_empty() { vec![1] } else { self.seeds.clone() };
             cases = families
                 .iter()
-                .flat_map(|&family| {
-                    seeds.iter().map(move |&seed| StandardCase { problem, family, seed })
-                })
+                .flat_map(|&family| seeds.iter().map(move |&seed| StandardCase { problem, family, seed }))
                 .collect();
         }
         Ok(Job { name, problem, source: Source::Generated(cases) })
@@ -166,16 +154,12 @@ impl Job {
     fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
         let quantizer = Quantizer::new(self.problem.input_format());
         match &self.source {
-            Source::Generated(cases) => {
-                cases.iter().map(|case| case.prepare(&quantizer, policy)).collect()
-            }
+            Source::Generated(cases) => cases.iter().map(|case| case.prepare(&quantizer, policy)).collect(),
             Source::File(tensors) if tensors.has_codes() => {
                 let [q, k, v] = tensors.quantize()?;
                 Ok(vec![Case::of_tensors(&self.problem, &tensors.origin, q, k, v, policy)?])
             }
-            Source::File(tensors) => {
-                Ok(vec![Case::prepare(&self.problem, &tensors.to_inputs(), &quantizer, policy)?])
-            }
+            Source::File(tensors) => Ok(vec![Case::prepare(&self.problem, &tensors.to_inputs(), &quantizer, policy)?]),
         }
     }
 }

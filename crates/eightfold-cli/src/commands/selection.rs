@@ -21,9 +21,7 @@ impl ShapeArguments {
     pub fn shapes(&self) -> Result<Vec<NamedShape>> {
         if self.shape.is_empty() {
             let known = shapes::registry().iter();
-            return Ok(known
-                .map(|known| NamedShape { name: known.name.into(), shape: known.shape })
-                .collect());
+            return Ok(known.map(|known| NamedShape { name: known.name.into(), shape: known.shape }).collect());
         }
         self.shape.iter().map(|text| shapes::parse(text)).collect()
     }

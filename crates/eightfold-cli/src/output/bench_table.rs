@@ -9,8 +9,7 @@ use eightfold_lab::record::{Entry, Group};
 pub fn render(group: &Group) -> String {
     let yardstick = group.entries.iter().find(|entry| entry.peer).or(group.entries.first());
     let last = format!("× {}", yardstick.map_or("", |entry| &entry.name));
-    let header =
-        ["contestant", "runs", "p50", "p90", "p99", "mean", "std", "min", "rel. L2", &last];
+    let header = ["contestant", "runs", "p50", "p90", "p99", "mean", "std", "min", "rel. L2", &last];
     let mut table = table(&header, false);
     let yardstick = yardstick.and_then(Entry::p50_us);
     for entry in &group.entries {

@@ -8,8 +8,7 @@ use eightfold_lab::record::{Entry, Group, Timing};
 
 fn entry(name: &str, outcome: Outcome, relative_l2: f64, ns: &[u64]) -> Entry {
     let samples = Samples { ns: ns.to_vec() };
-    let stats =
-        ErrorStats { relative_l2, max_abs: relative_l2, cosine: 1.0, ..ErrorStats::default() };
+    let stats = ErrorStats { relative_l2, max_abs: relative_l2, cosine: 1.0, ..ErrorStats::default() };
     let case = CaseReport {
         origin: "gaussian seed 1".into(),
         kernel: stats,

@@ -8,17 +8,7 @@ use eightfold_lab::record::Group;
 
 /// The table of one shape, with what needs more words below it.
 pub fn render(group: &Group) -> String {
-    let header = [
-        "variant",
-        "cases",
-        "max",
-        "mean",
-        "bad",
-        "rel. L2",
-        "quantiser L2",
-        "end-to-end L2",
-        "gates",
-    ];
+    let header = ["variant", "cases", "max", "mean", "bad", "rel. L2", "quantiser L2", "end-to-end L2", "gates"];
     let mut table = table(&header, true);
     for entry in &group.entries {
         let worst = |value: fn(&CaseReport) -> f64| entry.cases.iter().map(value).reduce(f64::max);

@@ -29,19 +29,11 @@ pub fn render(group: &Group) -> String {
 pub fn title(group: &Group) -> String {
     let problem = &group.problem;
     let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
-        format!(
-            "{},{},{},{}",
-            problem.batch, problem.query_heads, problem.query_len, problem.head_dim
-        )
+        format!("{},{},{},{}", problem.batch, problem.query_heads, problem.query_len, problem.head_dim)
     } else {
         format!(
             "{},{},{},{},{},{}",
-            problem.batch,
-            problem.query_heads,
-            problem.kv_heads,
-            problem.query_len,
-            problem.key_len,
-            problem.head_dim
+            problem.batch, problem.query_heads, problem.kv_heads, problem.query_len, problem.key_len, problem.head_dim
         )
     };
     let name = if group.shape == sizes { sizes } else { format!("{} ({sizes})", group.shape) };
@@ -59,8 +51,7 @@ pub fn gates(entry: &Entry) -> String {
 pub fn remarks(group: &Group) -> String {
     let mut lines = String::new();
     for entry in &group.entries {
-        let unpassed =
-            entry.gates.iter().filter(|gate| gate.outcome != eightfold_lab::gates::Outcome::Pass);
+        let unpassed = entry.gates.iter().filter(|gate| gate.outcome != eightfold_lab::gates::Outcome::Pass);
         let reasons = unpassed.map(|gate| &gate.summary).chain(&entry.note);
         for reason in reasons {
             lines.push_str(&format!("  {}: {reason}\n", entry.name));

@@ -17,20 +17,17 @@ use std::io::{ErrorKind, Write};
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::unavailable(
-            "standard output",
-            error.to_string(),
-            "send it to a place with room",
-        )),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::unavailable("standard output", error.to_string(), "send it to a place with room"))
+        }
         _ => Ok(()),
     }
 }
 
 /// Writes a value as JSON to standard output.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| {
-        Error::unavailable("the JSON output", error.to_string(), "leave out --json")
-    })?;
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::unavailable("the JSON output", error.to_string(), "leave out --json"))?;
     print(&format!("{text}\n"))
 }
 

@@ -1,27 +1,20 @@
 //! `attend` against the float64 reference.
 
 use crate::support::{Place, Tensor, numbers, sound_tensors};
-use eightfold::{
-    Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Problem, Scales, Shape, reference,
-};
+use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Problem, Scales, Shape, reference};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 
-const SHAPE: Shape =
-    Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 9, key_len: 21, head_dim: 16 };
+const SHAPE: Shape = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 9, key_len: 21, head_dim: 16 };
 
 /// The numbers that a tensor of a file holds, widened.
 fn read(file: &SafeTensors, name: &str) -> (Dtype, Vec<usize>, Vec<f64>) {
     let view = file.tensor(name).unwrap();
     let data = view.data();
     let values = match view.dtype() {
-        Dtype::F32 => {
-            data.as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
-        }
+        Dtype::F32 => data.as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
         Dtype::F16 => data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f64()).collect(),
-        Dtype::BF16 => {
-            data.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f64()).collect()
-        }
+        Dtype::BF16 => data.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f64()).collect(),
         other => panic!("unexpected {other}"),
     };
     (view.dtype(), view.shape().to_vec(), values)
@@ -61,8 +54,7 @@ fn reorder<T: Copy + Default>(values: &[T], dims: Dims, layout: Layout) -> Vec<T
 /// f32 tensors that FP8 holds exactly, so that the reference on them is the reference on the codes:
 /// multiples of 1/8 up to ±1, with ±1.75 in every head so that every scale is 1.75/448 = 2^-8.
 fn exact(dims: Dims, seed: u64) -> Vec<f32> {
-    let mut values: Vec<f32> =
-        numbers(dims.count(), seed).iter().map(|value| (value * 8.0).round() / 8.0).collect();
+    let mut values: Vec<f32> = numbers(dims.count(), seed).iter().map(|value| (value * 8.0).round() / 8.0).collect();
     for head in values.chunks_mut(dims.len * dims.head_dim) {
         head[0] = 1.75;
     }
@@ -105,9 +97,7 @@ fn check(
             make("v", &sizes(keys, layout), &reorder(&inputs.v, keys, layout)),
         ],
     );
-    place.succeed(&format!(
-        "attend --inputs in.safetensors --out out.safetensors --layout {layout} {flags}"
-    ));
+    place.succeed(&format!("attend --inputs in.safetensors --out out.safetensors --layout {layout} {flags}"));
     assert_eq!(place.contents(), ["in.safetensors", "out.safetensors"]);
     let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -164,10 +154,7 @@ fn fp8_codes_are_used_as_they_come_at_every_granularity() {
                     Some(0) => Granularity::Head,
                     Some(blocks) => Granularity::Block { rows: dims.len.div_ceil(blocks) },
                 };
-                let scales = numbers(granularity.count(dims), seed + 10)
-                    .iter()
-                    .map(|x| x.abs() + 0.5)
-                    .collect();
+                let scales = numbers(granularity.count(dims), seed + 10).iter().map(|x| x.abs() + 0.5).collect();
                 let scales = Scales::new(granularity, scales).unwrap();
                 Fp8Tensor::new(dims, Layout::Bhsd, format, codes, scales).unwrap()
             };
@@ -185,9 +172,7 @@ fn fp8_codes_are_used_as_they_come_at_every_granularity() {
                 stored.push(Tensor::f32(scale_name, &scale_sizes, tensor.scales().values()));
             }
             place.write("in.safetensors", &stored);
-            place.succeed(
-                "attend --inputs in.safetensors --out out.safetensors --variant cpu:baseline",
-            );
+            place.succeed("attend --inputs in.safetensors --out out.safetensors --variant cpu:baseline");
             let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
             let (_, _, values) = read(&SafeTensors::deserialize(&bytes).unwrap(), "o");
             let [q, k, v] = tensors.map(|tensor| tensor.dequantize());
@@ -220,7 +205,5 @@ fn the_old_output_is_replaced() {
     place.write("in.safetensors", &sound_tensors(&[1, 1, 8, 8]));
     std::fs::write(place.file("out.safetensors"), "old").unwrap();
     place.succeed("attend --inputs in.safetensors --out out.safetensors");
-    assert!(
-        SafeTensors::deserialize(&std::fs::read(place.file("out.safetensors")).unwrap()).is_ok()
-    );
+    assert!(SafeTensors::deserialize(&std::fs::read(place.file("out.safetensors")).unwrap()).is_ok());
 }

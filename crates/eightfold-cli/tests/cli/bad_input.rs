@@ -17,10 +17,7 @@ fn complaint(place: &Place, arguments: &str) -> String {
 
 /// What each set of arguments is answered, one line each.
 fn complaints(place: &Place, arguments: &[&str]) -> String {
-    arguments
-        .iter()
-        .map(|arguments| format!("{arguments}\n  {}\n", complaint(place, arguments)))
-        .collect()
+    arguments.iter().map(|arguments| format!("{arguments}\n  {}\n", complaint(place, arguments))).collect()
 }
 
 #[test]
@@ -87,9 +84,7 @@ fn tensors_that_do_not_belong_together() {
     let integers = Tensor { dtype: Dtype::I32, ..v.clone() };
     let codes = |name, dtype, code| Tensor::codes(name, dtype, &[1, 2, 8, 16], &[code; 256]);
     let (e4m3, e5m2) = (Dtype::F8_E4M3, Dtype::F8_E5M2);
-    let scale = |name, sizes: &[usize], value| {
-        Tensor::f32(name, sizes, &vec![value; sizes.iter().product()])
-    };
+    let scale = |name, sizes: &[usize], value| Tensor::f32(name, sizes, &vec![value; sizes.iter().product()]);
     let cases: Vec<(&str, Vec<Tensor>)> = vec![
         ("no-v", vec![q.clone(), k.clone()]),
         ("empty", vec![]),
@@ -103,27 +98,12 @@ fn tensors_that_do_not_belong_together() {
         ("integers", vec![q.clone(), k.clone(), integers]),
         ("nan", vec![q.clone(), with_nan, v.clone()]),
         ("no-scale", vec![codes("q", e4m3, 1), k.clone(), v.clone()]),
-        (
-            "nan-scale",
-            vec![codes("q", e4m3, 1), scale("q_scale", &[1], f32::NAN), k.clone(), v.clone()],
-        ),
-        (
-            "zero-scale",
-            vec![codes("q", e4m3, 1), scale("q_scale", &[1, 2], 0.0), k.clone(), v.clone()],
-        ),
+        ("nan-scale", vec![codes("q", e4m3, 1), scale("q_scale", &[1], f32::NAN), k.clone(), v.clone()]),
+        ("zero-scale", vec![codes("q", e4m3, 1), scale("q_scale", &[1, 2], 0.0), k.clone(), v.clone()]),
         ("odd-scale", vec![codes("q", e4m3, 1), scale("q_scale", &[3], 1.0), k.clone(), v.clone()]),
-        (
-            "odd-blocks",
-            vec![codes("q", e4m3, 1), scale("q_scale", &[1, 2, 5], 1.0), k.clone(), v.clone()],
-        ),
-        (
-            "half-scale",
-            vec![codes("q", e4m3, 1), Tensor::f16("q_scale", &[1], &[1.0]), k.clone(), v.clone()],
-        ),
-        (
-            "nan-code",
-            vec![codes("q", e4m3, 0x7f), scale("q_scale", &[1], 1.0), k.clone(), v.clone()],
-        ),
+        ("odd-blocks", vec![codes("q", e4m3, 1), scale("q_scale", &[1, 2, 5], 1.0), k.clone(), v.clone()]),
+        ("half-scale", vec![codes("q", e4m3, 1), Tensor::f16("q_scale", &[1], &[1.0]), k.clone(), v.clone()]),
+        ("nan-code", vec![codes("q", e4m3, 0x7f), scale("q_scale", &[1], 1.0), k.clone(), v.clone()]),
         (
             "two-formats",
             vec![
@@ -179,8 +159,7 @@ fn files_that_are_not_safetensors() {
     std::fs::write(place.file("text"), "these are not tensors\nat all\n").unwrap();
     std::fs::write(place.file("huge-header"), [0xff; 64]).unwrap();
     std::fs::create_dir(place.file("folder")).unwrap();
-    for name in ["truncated", "header-only", "nothing", "text", "huge-header", "folder", "missing"]
-    {
+    for name in ["truncated", "header-only", "nothing", "text", "huge-header", "folder", "missing"] {
         for command in ["attend --out out --inputs", "run --inputs"] {
             let line = complaint(&place, &format!("{command} {name}"));
             assert!(line.starts_with(&format!("error: inputs: {name} ")), "{line}");

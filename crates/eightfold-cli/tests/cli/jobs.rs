@@ -7,8 +7,7 @@ use safetensors::Dtype;
 
 /// The only record in the place.
 fn record(place: &Place) -> Record {
-    let found: Vec<_> =
-        place.contents().into_iter().filter(|path| path.ends_with("record.json")).collect();
+    let found: Vec<_> = place.contents().into_iter().filter(|path| path.ends_with("record.json")).collect();
     assert_eq!(found.len(), 1, "{found:?}");
     Record::read(&place.file(&found[0])).unwrap()
 }
@@ -75,17 +74,11 @@ fn run_gates_the_users_own_tensors() {
     place.write("codes.safetensors", &tensors);
     place.succeed("run --inputs codes.safetensors --variant cpu:baseline --out b");
     let read = |folder: &str| {
-        let path = place
-            .contents()
-            .into_iter()
-            .find(|path| path.starts_with(folder) && path.ends_with("record.json"));
+        let path = place.contents().into_iter().find(|path| path.starts_with(folder) && path.ends_with("record.json"));
         Record::read(&place.file(&path.unwrap())).unwrap().groups.remove(0)
     };
     let wide = read("a");
-    assert_eq!(
-        (wide.shape.as_str(), wide.problem.query_len, wide.problem.query_heads),
-        ("wide.safetensors", 24, 2)
-    );
+    assert_eq!((wide.shape.as_str(), wide.problem.query_len, wide.problem.query_heads), ("wide.safetensors", 24, 2));
     assert_eq!((wide.problem.causal, wide.problem.softmax_scale), (true, 0.5));
     assert!(wide.entries[0].cases[0].quantizer.relative_l2 > 0.0);
     let codes = read("b");
@@ -111,10 +104,7 @@ fn a_peer_that_is_not_there_is_named_and_the_rest_goes_on() {
     let place = Place::new();
     let arguments = "bench --shape 1,1,16,8 --iterations 3 --peer torch --python /no/such/python";
     let text = place.succeed(arguments);
-    assert!(
-        text.contains("torch: PyTorch is not available: `/no/such/python` cannot be started"),
-        "{text}"
-    );
+    assert!(text.contains("torch: PyTorch is not available: `/no/such/python` cannot be started"), "{text}");
     let entries = &record(&place).groups[0].entries;
     assert!(entries[0].timing.is_some());
     assert!(entries[1].peer && entries[1].timing.is_none());

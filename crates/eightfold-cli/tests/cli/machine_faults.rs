@@ -4,11 +4,8 @@ use crate::support::{Place, sound_tensors, stderr};
 use assert_cmd::cargo::cargo_bin;
 use std::process::{Command, Output, Stdio};
 
-const JOBS: [&str; 3] = [
-    "--shape 1,1,16,8",
-    "run --shape 1,1,16,8 --families gaussian",
-    "bench --shape 1,1,16,8 --iterations 3",
-];
+const JOBS: [&str; 3] =
+    ["--shape 1,1,16,8", "run --shape 1,1,16,8 --families gaussian", "bench --shape 1,1,16,8 --iterations 3"];
 
 fn assert_one_line(output: &Output, arguments: &str) {
     let line = stderr(output);
@@ -95,11 +92,7 @@ fn a_reader_that_goes_away_is_no_error() {
             .stderr(Stdio::piped())
             .output()
             .unwrap();
-        assert_eq!(
-            (output.status.code(), stderr(&output)),
-            (Some(0), String::new()),
-            "{arguments}"
-        );
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()), "{arguments}");
     }
 }
 
@@ -108,10 +101,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn nobody_listening_to_complaints_is_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let status = Command::new(cargo_bin("eightfold"))
-        .args(["explain", "--shape", "nothing"])
-        .stderr(writer)
-        .status()
-        .unwrap();
+    let status =
+        Command::new(cargo_bin("eightfold")).args(["explain", "--shape", "nothing"]).stderr(writer).status().unwrap();
     assert_eq!(status.code(), Some(2));
 }

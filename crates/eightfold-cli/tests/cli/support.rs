@@ -55,12 +55,9 @@ impl Place {
     }
 
     pub fn write(&self, name: &str, tensors: &[Tensor]) {
-        let views = tensors.iter().map(|tensor| {
-            (
-                tensor.name,
-                TensorView::new(tensor.dtype, tensor.sizes.clone(), &tensor.bytes).unwrap(),
-            )
-        });
+        let views = tensors
+            .iter()
+            .map(|tensor| (tensor.name, TensorView::new(tensor.dtype, tensor.sizes.clone(), &tensor.bytes).unwrap()));
         std::fs::write(self.file(name), safetensors::serialize(views, None).unwrap()).unwrap();
     }
 }

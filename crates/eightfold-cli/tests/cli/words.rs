@@ -48,8 +48,7 @@ fn doctor_reports_what_is_missing_and_how_to_get_it() {
     }
     let json = place.succeed("doctor --python /no/such/python --json");
     let findings: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let torch =
-        findings.as_array().unwrap().iter().find(|finding| finding["what"] == "PyTorch").unwrap();
+    let torch = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "PyTorch").unwrap();
     assert_eq!(torch["found"], false);
     assert!(torch["fix"].as_str().unwrap().contains("pip install torch"));
 }

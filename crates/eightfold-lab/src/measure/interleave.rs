@@ -90,12 +90,7 @@ impl Lane {
     }
 
     /// Runs this round's share of the planned runs; a slow contestant sits some rounds out.
-    fn run_round(
-        &mut self,
-        contestant: &mut dyn Contestant,
-        policy: &TimingPolicy,
-        round: usize,
-    ) -> Result<()> {
+    fn run_round(&mut self, contestant: &mut dyn Contestant, policy: &TimingPolicy, round: usize) -> Result<()> {
         let due = self.planned * (round + 1) / ROUNDS - self.planned * round / ROUNDS;
         let spent_s = self.samples.ns.iter().sum::<u64>() as f64 / 1e9;
         let enough = self.samples.ns.len() >= policy.min_iterations;
@@ -163,8 +158,7 @@ mod tests {
     }
 
     fn race(contestants: &mut [Scripted]) -> Vec<Measured> {
-        let mut field: Vec<&mut dyn Contestant> =
-            contestants.iter_mut().map(|contestant| contestant as _).collect();
+        let mut field: Vec<&mut dyn Contestant> = contestants.iter_mut().map(|contestant| contestant as _).collect();
         interleave(&mut field, &POLICY, &mut |_| {})
     }
 
@@ -197,14 +191,9 @@ mod tests {
             Scripted::new("slow", 100_000_000, &log),
             Scripted::new("slowest", 9_000_000_000, &log),
         ];
-        let counts: Vec<usize> =
-            race(&mut field).into_iter().map(|measured| measured.unwrap().ns.len()).collect();
+        let counts: Vec<usize> = race(&mut field).into_iter().map(|measured| measured.unwrap().ns.len()).collect();
         assert_eq!(counts, [40, 10, 3]);
-        assert_eq!(
-            field[1].ran,
-            10 + POLICY.warmup_iterations,
-            "blocks of one run have no lead-in"
-        );
+        assert_eq!(field[1].ran, 10 + POLICY.warmup_iterations, "blocks of one run have no lead-in");
         assert_eq!(field[2].ran, 3, "a run longer than the warm-up counts");
     }
 

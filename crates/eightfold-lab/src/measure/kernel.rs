@@ -17,12 +17,7 @@ pub struct KernelContestant<'a> {
 impl<'a> KernelContestant<'a> {
     /// A contestant for a variant that passed the correctness gate on this case with this output hash; none if
     /// its bits differed from run to run.
-    pub fn new(
-        name: impl Into<String>,
-        variant: Variant,
-        case: &'a Case,
-        expected_hash: Option<u64>,
-    ) -> Result<Self> {
+    pub fn new(name: impl Into<String>, variant: Variant, case: &'a Case, expected_hash: Option<u64>) -> Result<Self> {
         Ok(KernelContestant {
             name: name.into(),
             case,

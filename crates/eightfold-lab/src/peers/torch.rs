@@ -37,11 +37,7 @@ impl Torch {
         let mut command = Command::new(python);
         command.args(["-c", script]);
         let scratch = tempfile::tempdir().map_err(|error| {
-            Error::unavailable(
-                "PyTorch",
-                format!("no temporary folder: {error}"),
-                "set TMPDIR to a writable folder",
-            )
+            Error::unavailable("PyTorch", format!("no temporary folder: {error}"), "set TMPDIR to a writable folder")
         })?;
         let mut worker = Worker::start("PyTorch", FIX_AT_START, command, timeout)?;
         let hello = worker.listen()?;
@@ -64,13 +60,7 @@ impl Torch {
         )
     }
 
-    fn load(
-        &mut self,
-        problem: &Problem,
-        q: &Fp8Tensor,
-        k: &Fp8Tensor,
-        v: &Fp8Tensor,
-    ) -> Result<()> {
+    fn load(&mut self, problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
         let file = self.scratch.path().join("inputs.f32");
         let bytes: Vec<u8> = [q, k, v]
             .iter()
@@ -94,9 +84,7 @@ impl Torch {
         }))?;
         let threads = answer.get("threads").and_then(|threads| threads.as_u64());
         if threads != Some(self.threads as u64) {
-            return Err(self
-                .worker
-                .error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
+            return Err(self.worker.error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
         }
         Ok(())
     }
@@ -116,15 +104,11 @@ impl Torch {
     fn output(&mut self, count: usize) -> Result<Vec<f32>> {
         let file = self.scratch.path().join("output.f32");
         self.worker.ask(&json!({"command": "output", "file": file}))?;
-        let bytes = std::fs::read(&file)
-            .map_err(|error| self.worker.error(format!("its output cannot be read: {error}")))?;
+        let bytes =
+            std::fs::read(&file).map_err(|error| self.worker.error(format!("its output cannot be read: {error}")))?;
         let (values, rest) = bytes.as_chunks::<4>();
         if values.len() != count || !rest.is_empty() {
-            return Err(self.worker.error(format!(
-                "its output has {} bytes, not {}",
-                bytes.len(),
-                count * 4
-            )));
+            return Err(self.worker.error(format!("its output has {} bytes, not {}", bytes.len(), count * 4)));
         }
         Ok(values.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect())
     }
@@ -148,9 +132,7 @@ impl Subject for Torch {
             return Err(self.worker.error("it is asked for f32 alone".into()));
         };
         if problem.lse() || problem.output_layout() != Layout::Bhsd {
-            return Err(self
-                .worker
-                .error("it is asked for [B,H,S,D] without log-sum-exp alone".into()));
+            return Err(self.worker.error("it is asked for [B,H,S,D] without log-sum-exp alone".into()));
         }
         self.load(problem, q, k, v)?;
         let computed = self.output(values.len())?;
@@ -192,10 +174,7 @@ impl Contestant for TorchContestant<'_> {
     fn verify(&mut self) -> Result<()> {
         let output = self.output()?;
         if output.iter().zip(&self.expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
-            return Err(self
-                .torch
-                .worker
-                .error("the timed runs gave another output than the checked one".into()));
+            return Err(self.torch.worker.error("the timed runs gave another output than the checked one".into()));
         }
         Ok(())
     }
@@ -241,8 +220,7 @@ mod tests {
 
     /// A stand-in that says hello, loads, and then answers as told.
     fn stand_in(rest: &str) -> Torch {
-        let script =
-            format!(r#"echo '{{"version": "0"}}'; read -r load; echo '{{"threads": 1}}'; {rest}"#);
+        let script = format!(r#"echo '{{"version": "0"}}'; read -r load; echo '{{"threads": 1}}'; {rest}"#);
         Torch::start_with("/bin/sh", 1, &script, Duration::from_secs(30)).unwrap()
     }
 
@@ -251,9 +229,7 @@ mod tests {
         let problem = Problem::new(eightfold::Shape::new(1, 1, 1, 8)).unwrap();
         let scales = eightfold::Scales::per_tensor(1.0).unwrap();
         let dims = problem.shape().query_dims();
-        let tensor =
-            Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales)
-                .unwrap();
+        let tensor = Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales).unwrap();
         torch.load(&problem, &tensor, &tensor, &tensor).unwrap();
         torch
     }
@@ -288,9 +264,7 @@ mod tests {
         let problem = Problem::new(eightfold::Shape::new(1, 1, 1, 8)).unwrap();
         let scales = eightfold::Scales::per_tensor(1.0).unwrap();
         let dims = problem.shape().query_dims();
-        let tensor =
-            Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales)
-                .unwrap();
+        let tensor = Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales).unwrap();
         let error = torch.load(&problem, &tensor, &tensor, &tensor).unwrap_err().to_string();
         assert!(error.contains("threads instead of 2"), "{error}");
     }
@@ -303,10 +277,7 @@ mod tests {
             Ok(output) if output.status.success() => {}
             _ => return,
         }
-        let error = Torch::start_with("python3", 1, &hidden, Duration::from_secs(30))
-            .err()
-            .unwrap()
-            .to_string();
+        let error = Torch::start_with("python3", 1, &hidden, Duration::from_secs(30)).err().unwrap().to_string();
         assert!(error.contains("ModuleNotFoundError"), "{error}");
     }
 }

@@ -25,9 +25,8 @@ impl Worker {
         let unavailable = |reason: String| Error::unavailable(name, reason, fix);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command
-            .spawn()
-            .map_err(|error| unavailable(format!("`{program}` cannot be started: {error}")))?;
+        let mut child =
+            command.spawn().map_err(|error| unavailable(format!("`{program}` cannot be started: {error}")))?;
         let (Some(requests), Some(output), Some(complaints)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -164,17 +163,12 @@ mod tests {
         let command = Command::new("/no/such/python");
         let error = Worker::start("the peer", "mend it", command, Duration::from_secs(1));
         let error = error.err().unwrap().to_string();
-        assert!(
-            error.starts_with("the peer is not available: `/no/such/python` cannot be started"),
-            "{error}"
-        );
+        assert!(error.starts_with("the peer is not available: `/no/such/python` cannot be started"), "{error}");
     }
 
     #[test]
     fn errors_as_data_leave_the_worker_alive() {
-        let mut worker = shell(
-            r#"read -r a; printf '%s\n' '{"error": "no\nmore"}'; read -r b; echo '{"ok": 1}'"#,
-        );
+        let mut worker = shell(r#"read -r a; printf '%s\n' '{"error": "no\nmore"}'; read -r b; echo '{"ok": 1}'"#);
         let error = worker.ask(&json!(1)).unwrap_err().to_string();
         assert_eq!(error, "the peer is not available: no; mend it");
         assert_eq!(worker.ask(&json!(2)).unwrap(), json!({"ok": 1}));
@@ -189,8 +183,7 @@ mod tests {
     #[test]
     fn a_death_is_reported_with_the_last_words() {
         assert!(
-            complaint("read -r a; echo first >&2; echo last words >&2; exit 3")
-                .contains("it ended early: last words")
+            complaint("read -r a; echo first >&2; echo last words >&2; exit 3").contains("it ended early: last words")
         );
         assert!(complaint("exit 0").contains("it ended early"));
     }
