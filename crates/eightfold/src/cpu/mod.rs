@@ -11,6 +11,7 @@ mod finish;
 mod isa;
 mod kernels;
 mod lanes;
+mod pool;
 mod schedule;
 mod scratch;
 mod source;

@@ -2,6 +2,7 @@
 
 use super::attend::Block;
 use super::config::Schedule;
+use super::pool;
 use crate::problem::Problem;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -77,31 +78,25 @@ pub(super) fn cost(problem: &Problem, block: &Block) -> usize {
         .sum()
 }
 
-/// Does the work of every task, on `threads` threads of the current pool, the calling one among them.
+/// Does the work of every task on up to `threads` threads, the calling one among them. Tasks are taken from an atomic
+/// counter: one at a time, or under the static schedule a thread's whole share at once.
 pub(super) fn for_each<T: Send>(tasks: Vec<T>, schedule: Schedule, threads: usize, work: impl Fn(T) + Sync) {
     if threads == 1 || tasks.len() == 1 {
         tasks.into_iter().for_each(work);
         return;
     }
     let count = tasks.len();
+    let portions = if schedule == Schedule::Static { threads } else { count };
     let tasks: Vec<Mutex<Option<T>>> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
     let next = AtomicUsize::new(0);
-    let take = |index: usize| tasks.get(index)?.lock().ok()?.take();
-    let worker = |thread: usize| match schedule {
-        Schedule::Serial | Schedule::Static => {
-            share(count, thread, threads).filter_map(take).for_each(&work);
-        }
-        Schedule::Queue => {
-            while let Some(task) = take(next.fetch_add(1, Ordering::Relaxed)) {
-                work(task);
+    pool::run(threads.min(count), &|| {
+        loop {
+            let portion = next.fetch_add(1, Ordering::Relaxed);
+            if portion >= portions {
+                break;
             }
+            let taken = share(count, portion, portions).filter_map(|index| tasks[index].lock().ok()?.take());
+            taken.for_each(&work);
         }
-    };
-    rayon::in_place_scope(|scope| {
-        for thread in 1..threads.min(count) {
-            let worker = &worker;
-            scope.spawn(move |_| worker(thread));
-        }
-        worker(0);
     });
 }
