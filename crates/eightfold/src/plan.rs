@@ -150,3 +150,12 @@ impl std::ops::AddAssign for RunReport {
         self.rows_refined += other.rows_refined;
     }
 }
+
+impl std::iter::Sum for RunReport {
+    fn sum<I: Iterator<Item = RunReport>>(reports: I) -> RunReport {
+        reports.fold(RunReport::default(), |mut total, report| {
+            total += report;
+            total
+        })
+    }
+}

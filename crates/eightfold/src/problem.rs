@@ -270,10 +270,18 @@ impl Problem {
         }
     }
 
-    /// Multiply-adds count double; masked pairs count not at all: the FLOP of QKᵀ and PV.
+    /// The FLOP of QKᵀ and PV: multiply-adds count double, masked pairs count not at all.
     pub fn flop(&self) -> f64 {
-        let Shape { batch, query_heads, query_len, head_dim, .. } = self.shape;
-        let pairs: f64 = (0..query_len).map(|query| self.visible_keys(query) as f64).sum();
+        let Shape { batch, query_heads, query_len, key_len, head_dim, .. } = self.shape;
+        let (queries, keys) = (query_len as f64, key_len as f64);
+        let pairs = match self.mask {
+            Mask::None => queries * keys,
+            // The last query sees every key, and each one before it one key less, down to none.
+            Mask::Causal => {
+                let seeing = queries.min(keys);
+                seeing * keys - seeing * (seeing - 1.0) / 2.0
+            }
+        };
         4.0 * pairs * (batch * query_heads * head_dim) as f64
     }
 }

@@ -199,15 +199,17 @@ impl<'b> Pass<'_, 'b> {
     fn scale_rows(&mut self) {
         let (job, block) = (self.job, self.block);
         let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale()) * f64::from(LOG2_E);
-        let heads = Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group());
+        let heads = || Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group());
+        let scale = |query_scale: f32| (f64::from(query_scale) * key_scale).min(f64::from(STEEPEST)) as f32;
         let scales = &mut self.scratch.row_scales;
         scales.clear();
-        let scale = |query_scale: f32| (f64::from(query_scale) * key_scale).min(f64::from(STEEPEST)) as f32;
-        match &heads[..] {
-            [head] if !head.scales_vary() => scales.resize(self.rows, scale(head.scale())),
-            heads => {
+        match heads().next() {
+            Some(head) if heads().len() == 1 && !head.scales_vary() => {
+                scales.resize(self.rows, scale(head.scale()));
+            }
+            _ => {
                 for query in block.queries.clone() {
-                    scales.extend(heads.iter().map(|head| scale(head.row_scale(query))));
+                    scales.extend(heads().map(|head| scale(head.row_scale(query))));
                 }
             }
         }

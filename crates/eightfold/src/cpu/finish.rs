@@ -1,7 +1,7 @@
 //! From sums to results: merge splits of the keys, divide by the softmax sum, convert, store.
 
 use super::attend::{Attended, Block, Job};
-use super::kernels::{Kernels, RowState};
+use super::kernels::{Kernels, RowState, Sums};
 use super::schedule::Cut;
 use super::source::Head;
 use crate::fp8;
@@ -14,27 +14,29 @@ use std::f32::consts::LN_2;
 /// A number type that results are stored in.
 pub(super) trait Element: Copy + Send {
     const ZERO: Self;
-    /// Stores sums · factor + means.
-    fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]);
+    /// Stores sums · factors + means in rows of `width`.
+    fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]);
 }
 
 impl Element for f32 {
     const ZERO: Self = 0.0;
-    fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]) {
-        kernels.normalise_row(sums, factor, means, values);
+    fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]) {
+        kernels.normalise(rows, width, values);
     }
 }
 
-/// The half types convert a row of f32 at once.
+/// The half types are converted from f32 row by row.
 macro_rules! half_element {
     ($half:ty) => {
         impl Element for $half {
             const ZERO: Self = <$half>::ZERO;
-            fn store_row(kernels: &Kernels, sums: &[f32], factor: f32, means: &[f32], values: &mut [Self]) {
-                let mut row = [0.0; MAX_HEAD_DIM];
-                let row = &mut row[..values.len()];
-                kernels.normalise_row(sums, factor, means, row);
-                values.convert_from_f32_slice(row);
+            fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]) {
+                let mut floats = [0.0; MAX_HEAD_DIM];
+                for (row, values) in values.chunks_exact_mut(width).enumerate() {
+                    let (sums, factors) = (&rows.sums[row * rows.stride..], &rows.factors[row * rows.factor_stride..]);
+                    kernels.normalise(&Sums { sums, factors, ..*rows }, width, &mut floats[..width]);
+                    values.convert_from_f32_slice(&floats[..width]);
+                }
             }
         }
     };
@@ -43,20 +45,15 @@ macro_rules! half_element {
 half_element!(f16);
 half_element!(bf16);
 
-/// The part of the output that belongs to one block of rows, as runs of neighbouring elements.
-pub(super) struct Rows<'a, T> {
-    runs: Vec<&'a mut [T]>,
-    order: Order,
-    width: usize,
-}
-
-/// Which of (query head of the group, query) a run follows.
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    /// A run holds all queries of one head.
-    ByHead,
-    /// A run holds all heads of one query.
-    ByQuery,
+/// The part of an output that belongs to one block of rows.
+pub(super) enum Rows<'a, T> {
+    /// All of it side by side: one head, laid out by heads. The common case, and the one that costs least to hand to
+    /// another thread.
+    Whole(&'a mut [T]),
+    /// For every query head of the group, its queries side by side.
+    ByHead(Vec<&'a mut [T]>),
+    /// For every query, its heads of the group side by side.
+    ByQuery(Vec<&'a mut [T]>),
 }
 
 impl<'a, T> Rows<'a, T> {
@@ -65,47 +62,48 @@ impl<'a, T> Rows<'a, T> {
     pub(super) fn cut(values: &'a mut [T], problem: &Problem, layout: Layout, width: usize, cut: &Cut) -> Vec<Self> {
         let shape = problem.shape();
         let group = shape.group();
-        let order = if layout == Layout::Bshd { Order::ByQuery } else { Order::ByHead };
-        let blocks = shape.batch * shape.kv_heads * cut.query_blocks;
-        let mut rows: Vec<_> = (0..blocks).map(|_| Rows { runs: Vec::new(), order, width }).collect();
+        let by_query = layout == Layout::Bshd;
         let mut rest = values;
-        let mut next_run = |len: usize| {
-            let (run, tail) = std::mem::take(&mut rest).split_at_mut(len * width);
+        let mut next_run = |rows: usize| {
+            let (run, tail) = std::mem::take(&mut rest).split_at_mut(rows * width);
             rest = tail;
             run
         };
+        let queries = |block: usize| cut.queries(problem, block).len();
+        let blocks = shape.batch * shape.kv_heads * cut.query_blocks;
+        if group == 1 && !by_query {
+            return (0..blocks).map(|index| Rows::Whole(next_run(queries(index % cut.query_blocks)))).collect();
+        }
+        let mut runs: Vec<Vec<&mut [T]>> = (0..blocks).map(|_| Vec::new()).collect();
         for batch in 0..shape.batch {
             let index = |kv_head: usize, block: usize| (batch * shape.kv_heads + kv_head) * cut.query_blocks + block;
-            match order {
-                Order::ByHead => {
-                    for head in 0..shape.query_heads {
-                        for block in 0..cut.query_blocks {
-                            let run = next_run(cut.queries(problem, block).len());
-                            rows[index(head / group, block)].runs.push(run);
+            if by_query {
+                for block in 0..cut.query_blocks {
+                    for _ in 0..queries(block) {
+                        for kv_head in 0..shape.kv_heads {
+                            runs[index(kv_head, block)].push(next_run(group));
                         }
                     }
                 }
-                Order::ByQuery => {
+            } else {
+                for head in 0..shape.query_heads {
                     for block in 0..cut.query_blocks {
-                        for _ in cut.queries(problem, block) {
-                            for kv_head in 0..shape.kv_heads {
-                                rows[index(kv_head, block)].runs.push(next_run(group));
-                            }
-                        }
+                        runs[index(head / group, block)].push(next_run(queries(block)));
                     }
                 }
             }
         }
-        rows
+        runs.into_iter().map(if by_query { Rows::ByQuery } else { Rows::ByHead }).collect()
     }
 
-    /// The elements of one row: the `query`-th of the block, the `head`-th of the group.
-    fn row(&mut self, query: usize, head: usize) -> &mut [T] {
-        let (run, position) = match self.order {
-            Order::ByHead => (head, query),
-            Order::ByQuery => (query, head),
-        };
-        &mut self.runs[run][position * self.width..][..self.width]
+    /// Hands on every run of neighbouring rows as (first row, distance to the next row, elements). Rows count by
+    /// query first, then by the `group` heads of a query.
+    fn for_runs(&mut self, group: usize, mut consume: impl FnMut(usize, usize, &mut [T])) {
+        match self {
+            Rows::Whole(run) => consume(0, 1, run),
+            Rows::ByHead(runs) => runs.iter_mut().enumerate().for_each(|(head, run)| consume(head, group, run)),
+            Rows::ByQuery(runs) => runs.iter_mut().enumerate().for_each(|(query, run)| consume(query * group, 1, run)),
+        }
     }
 }
 
@@ -143,37 +141,35 @@ pub(super) fn store<T: Element>(
     values: &mut Rows<T>,
     lse: Option<&mut Rows<f32>>,
 ) {
-    let shape = job.problem.shape();
-    let group = shape.group();
-    let head_dim = shape.head_dim;
+    let group = job.problem.shape().group();
+    let head_dim = job.problem.shape().head_dim;
+    let Attended { output, width, states, .. } = *attended;
     let value_head = Head::new(job.v, block.batch, block.kv_head);
     let means = value_head.means().unwrap_or(&[]);
-    let first_query = block.queries.start;
-    let places = block.queries.clone().flat_map(|query| (0..group).map(move |head| (query - first_query, head)));
-    for ((row, state), (query, head)) in attended.states.iter().enumerate().zip(places) {
-        let sums = &attended.output[row * attended.width..][..head_dim];
-        let values = values.row(query, head);
-        if state.sum == 0.0 {
-            values.fill(T::ZERO);
-            continue;
+    let factors: Vec<f32> = states.iter().map(|state| value_head.scale() / state.sum).collect();
+    values.for_runs(group, |first, step, values| {
+        let (sums, stride) = (&output[first * width..], step * width);
+        let rows = Sums { sums, stride, factors: &factors[first..], factor_stride: step, means };
+        T::store_rows(job.kernels, &rows, head_dim, values);
+        // A row without keys has no mean to fall back on either.
+        for (row, values) in values.chunks_exact_mut(head_dim).enumerate() {
+            if states[first + row * step].sum == 0.0 {
+                values.fill(T::ZERO);
+            }
         }
-        let factor = value_head.scale() / state.sum;
-        T::store_row(job.kernels, sums, factor, means, values);
-    }
+    });
     let Some(lse) = lse else { return };
-    for (row, state) in attended.states.iter().enumerate() {
-        let value = if state.sum == 0.0 {
-            f32::NEG_INFINITY
-        } else {
-            (state.max + state.sum.log2()) * LN_2 + mean_score(job, block, row)
-        };
-        lse.row(row / group, row % group)[0] = value;
-    }
+    let key_means = Head::new(job.k, block.batch, block.kv_head).means();
+    lse.for_runs(group, |first, step, lse| {
+        for (row, lse) in (first..).step_by(step).zip(lse) {
+            let mean = key_means.map_or(0.0, |means| mean_score(job, block, row, means));
+            *lse = (states[row].max + states[row].sum.log2()) * LN_2 + mean;
+        }
+    });
 }
 
 /// The score of a row with the mean key, which a centred K leaves out of every score alike.
-fn mean_score(job: &Job, block: &Block, row: usize) -> f32 {
-    let Some(means) = Head::new(job.k, block.batch, block.kv_head).means() else { return 0.0 };
+fn mean_score(job: &Job, block: &Block, row: usize, means: &[f32]) -> f32 {
     let group = job.problem.shape().group();
     let (query, head) = (block.queries.start + row / group, block.kv_head * group + row % group);
     let mut values = vec![0.0; means.len()];

@@ -91,21 +91,18 @@ fn run_blocks<T: finish::Element>(job: &Job, values: &mut [T], lse: Option<&mut 
 
 /// Every block attends to all keys and stores its rows at once.
 fn run_whole<T: finish::Element>(job: &Job, cut: &Cut, mut tasks: Vec<Task<T>>) -> RunReport {
-    tasks.sort_by_key(|task| std::cmp::Reverse(schedule::cost(job.problem, &task.block)));
-    let report = Mutex::new(RunReport::default());
+    tasks.sort_by_cached_key(|task| std::cmp::Reverse(schedule::cost(job.problem, &task.block)));
     schedule::for_each(tasks, job.config.schedule, cut.threads, |mut task| {
         SCRATCH.with_borrow_mut(|scratch| {
             let attended = attend::attend(job, &task.block, scratch);
             finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
-            add(&report, attended.report);
-        });
-    });
-    report.into_inner().unwrap_or_default()
+            attended.report
+        })
+    })
 }
 
 /// Every block attends to several ranges of keys, each a task of its own, whose results are merged.
 fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> RunReport {
-    let report = Mutex::new(RunReport::default());
     let partials: Vec<Vec<Mutex<Option<Partial>>>> =
         tasks.iter().map(|_| (0..cut.key_splits).map(|_| Mutex::new(None)).collect()).collect();
     let splits = tasks.iter().zip(&partials).flat_map(|(task, partials)| {
@@ -114,29 +111,23 @@ fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> R
             .enumerate()
             .map(|(split, partial)| (Block { keys: cut.keys(job.problem, split), ..task.block.clone() }, partial))
     });
-    schedule::for_each(splits.collect(), job.config.schedule, cut.threads, |(block, partial)| {
+    let report = schedule::for_each(splits.collect(), job.config.schedule, cut.threads, |(block, partial)| {
         SCRATCH.with_borrow_mut(|scratch| {
-            let Attended { output, states, report: one, .. } = attend::attend(job, &block, scratch);
-            add(&report, one);
+            let Attended { output, states, report, .. } = attend::attend(job, &block, scratch);
             if let Ok(mut partial) = partial.lock() {
                 *partial = Some(Partial { output: output.to_vec(), states: states.to_vec() });
             }
-        });
+            report
+        })
     });
     let width = job.problem.shape().head_dim.next_multiple_of(lanes::LANES);
     for (mut task, partials) in tasks.into_iter().zip(partials) {
         let partials = partials.into_iter().filter_map(|partial| partial.into_inner().ok().flatten()).collect();
         let Partial { output, states } = finish::merge(partials, width);
-        let attended = Attended { output: &output, width, states: &states, report: RunReport::default() };
+        let attended = Attended { output: &output, width, states: &states, report };
         finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
     }
-    report.into_inner().unwrap_or_default()
-}
-
-fn add(total: &Mutex<RunReport>, report: RunReport) {
-    if let Ok(mut total) = total.lock() {
-        *total += report;
-    }
+    report
 }
 
 /// The most memory that one thread keeps for this config and problem, in bytes, beyond inputs and outputs: the

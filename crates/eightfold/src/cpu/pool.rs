@@ -16,28 +16,36 @@ use std::time::{Duration, Instant};
 /// How long a worker waits for the next job before it sleeps.
 const LINGER: Duration = Duration::from_micros(200);
 
-type Work<'a> = dyn Fn() + Sync + 'a;
+/// Work for the thread of a given number.
+type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Runs `work` on the calling thread and, as they become free, on up to `threads` − 1 others at the same time.
-/// Returns when all of them are done. `work` must share what there is to do among its calls by itself, and any
-/// single call must be able to do all of it.
+/// Runs `work(0)` on the calling thread and, as they become free, `work(1)` … on up to `threads` − 1 others at the same
+/// time. Returns when all of them are done. `work` must share what there is to do among its calls by itself, and
+/// `work(0)` alone must be able to do all of it. The same thread gets the same number from call to call.
 pub(super) fn run(threads: usize, work: &Work<'_>) {
     if threads > 1 && rayon::current_thread_index().is_none() {
         let pool = POOL.get_or_init(|| Pool::new(rayon::current_num_threads().saturating_sub(1)));
         // One job at a time: a second caller has rayon.
         if let Ok(_turn) = pool.turn.try_lock() {
-            return pool.run(work);
+            return pool.run(threads, work);
         }
     }
     rayon::in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| work());
+        for number in 1..threads {
+            scope.spawn(move |_| work(number));
         }
-        work();
+        work(0);
     });
 }
 
 static POOL: OnceLock<Pool> = OnceLock::new();
+
+/// What is to be done, by threads of numbers below `threads`.
+#[derive(Clone, Copy)]
+struct Job {
+    work: &'static Work<'static>,
+    threads: usize,
+}
 
 struct Pool {
     turn: Mutex<()>,
@@ -45,12 +53,13 @@ struct Pool {
     workers: Vec<(Thread, Arc<AtomicBool>)>,
 }
 
-/// What the caller and the workers share.
+/// What the caller and the workers share, on one cache line, which is all that a new job has to move between them.
+#[repr(align(64))]
 struct Shared {
     /// Counts jobs, so that a spinning worker sees a new one without a lock.
     posted: AtomicU64,
     /// The job in hand, while it is open to workers.
-    job: Mutex<Option<&'static Work<'static>>>,
+    job: Mutex<Option<Job>>,
     /// Workers inside the job.
     active: AtomicUsize,
     panicked: AtomicBool,
@@ -64,32 +73,32 @@ impl Pool {
             active: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
         });
-        let workers = (0..workers).filter_map(|index| {
+        let workers = (1..=workers).filter_map(|number| {
             let (shared, asleep) = (shared.clone(), Arc::new(AtomicBool::new(false)));
             let flag = asleep.clone();
-            let builder = thread::Builder::new().name(format!("eightfold-{index}"));
+            let builder = thread::Builder::new().name(format!("eightfold-{number}"));
             // A machine that grants no more threads still gets its work done, by those there are.
-            let handle = builder.spawn(move || serve(&shared, &flag)).ok()?;
+            let handle = builder.spawn(move || serve(number, &shared, &flag)).ok()?;
             Some((handle.thread().clone(), asleep))
         });
         Pool { turn: Mutex::new(()), workers: workers.collect(), shared: shared.clone() }
     }
 
     /// Posts the job, works on it, closes it, and waits for the workers that are in it.
-    fn run(&self, work: &Work<'_>) {
+    fn run(&self, threads: usize, work: &Work<'_>) {
         // SAFETY: the reference outlives its use. It is only reachable through `job`, from which `Closed` removes it,
         // and by workers counted in `active` (they count themselves while they hold the lock on `job`), for which
         // `Closed` waits; and `Closed` is dropped before `work` can be, even if `work` panics.
         let lasting = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        *lock(&self.shared.job) = Some(lasting);
+        *lock(&self.shared.job) = Some(Job { work: lasting, threads });
         let closed = Closed { shared: &self.shared };
         self.shared.posted.fetch_add(1, Ordering::SeqCst);
-        for (thread, asleep) in &self.workers {
+        for (thread, asleep) in self.workers.iter().take(threads - 1) {
             if asleep.load(Ordering::SeqCst) {
                 thread.unpark();
             }
         }
-        work();
+        work(0);
         drop(closed);
         if self.shared.panicked.swap(false, Ordering::Relaxed) {
             panic!("a worker thread panicked");
@@ -111,20 +120,20 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// A worker's life: wait for a job, join it if it is still open, repeat.
-fn serve(shared: &Shared, asleep: &AtomicBool) {
+/// A worker's life: wait for a job, join it if it is still open and has room, repeat.
+fn serve(number: usize, shared: &Shared, asleep: &AtomicBool) {
     let mut seen = 0;
     loop {
         seen = wait_for_job(shared, asleep, seen);
-        let work = {
-            let job = lock(&shared.job);
-            if job.is_some() {
-                shared.active.fetch_add(1, Ordering::Relaxed);
-            }
-            *job
-        };
-        if let Some(work) = work {
-            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        let open = lock(&shared.job);
+        let joined = open.filter(|job| number < job.threads);
+        if joined.is_some() {
+            shared.active.fetch_add(1, Ordering::Relaxed);
+        }
+        // Not before the count is up: whoever closes the job under this lock must find this worker counted.
+        drop(open);
+        if let Some(Job { work, .. }) = joined {
+            if catch_unwind(AssertUnwindSafe(|| work(number))).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
             shared.active.fetch_sub(1, Ordering::Release);
@@ -168,7 +177,7 @@ mod tests {
     fn count_to(threads: usize, tasks: usize) {
         let next = AtomicUsize::new(0);
         let done: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-        run(threads, &|| {
+        run(threads, &|_| {
             while let Some(task) = done.get(next.fetch_add(1, Ordering::Relaxed)) {
                 task.fetch_add(1, Ordering::Relaxed);
             }
@@ -199,7 +208,7 @@ mod tests {
     fn a_rayon_caller_stays_in_its_pool() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         pool.install(|| {
-            run(3, &|| assert!(rayon::current_thread_index().is_some(), "left the pool"));
+            run(3, &|_| assert!(rayon::current_thread_index().is_some(), "left the pool"));
             count_to(3, 50);
         });
     }
@@ -207,7 +216,7 @@ mod tests {
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_survives() {
         for _ in 0..20 {
-            let result = catch_unwind(|| run(2, &|| panic!("on purpose")));
+            let result = catch_unwind(|| run(2, &|_| panic!("on purpose")));
             assert!(result.is_err());
             count_to(2, 10);
         }

@@ -3,6 +3,7 @@
 use super::attend::Block;
 use super::config::Schedule;
 use super::pool;
+use crate::plan::RunReport;
 use crate::problem::Problem;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -69,34 +70,117 @@ fn share(len: usize, index: usize, parts: usize) -> Range<usize> {
     len * index / parts..len * (index + 1) / parts
 }
 
-/// The multiply-adds of a block, up to a factor that all blocks share.
+/// About how much a block has to do, up to a factor that all blocks share: visible keys grow evenly from its first
+/// query to its last.
 pub(super) fn cost(problem: &Problem, block: &Block) -> usize {
-    block
-        .queries
-        .clone()
-        .map(|query| problem.visible_keys(query).min(block.keys.end).saturating_sub(block.keys.start))
-        .sum()
+    let first = problem.visible_keys(block.queries.start);
+    let last = problem.visible_keys(block.queries.end - 1);
+    (first + last) * block.queries.len()
 }
 
-/// Does the work of every task on up to `threads` threads, the calling one among them. Tasks are taken from an atomic
-/// counter: one at a time, or under the static schedule a thread's whole share at once.
-pub(super) fn for_each<T: Send>(tasks: Vec<T>, schedule: Schedule, threads: usize, work: impl Fn(T) + Sync) {
-    if threads == 1 || tasks.len() == 1 {
-        tasks.into_iter().for_each(work);
-        return;
-    }
+/// Does the work of every task on up to `threads` threads, the calling one among them.
+///
+/// Every thread has a hand of its own: a contiguous share under the static schedule, every `threads`-th task under the
+/// queue. It plays its own hand first, so that the same thread meets the same heads from call to call and finds them
+/// in its cache, and then takes what is left of the others': task by task under the queue, a hand that nobody has
+/// begun under the static schedule.
+pub(super) fn for_each<T: Send>(
+    tasks: Vec<T>,
+    schedule: Schedule,
+    threads: usize,
+    work: impl Fn(T) -> RunReport + Sync,
+) -> RunReport {
     let count = tasks.len();
-    let portions = if schedule == Schedule::Static { threads } else { count };
+    let threads = threads.min(count);
+    if threads <= 1 {
+        return tasks.into_iter().map(work).sum();
+    }
     let tasks: Vec<Mutex<Option<T>>> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
-    let next = AtomicUsize::new(0);
-    pool::run(threads.min(count), &|| {
-        loop {
-            let portion = next.fetch_add(1, Ordering::Relaxed);
-            if portion >= portions {
-                break;
+    let do_task = |index: usize| match tasks[index].lock().ok().and_then(|mut task| task.take()) {
+        Some(task) => work(task),
+        None => RunReport::default(),
+    };
+    let played: Vec<Counter> = (0..threads).map(|_| Counter::default()).collect();
+    let total = Mutex::new(RunReport::default());
+    pool::run(threads, &|thread| {
+        let mut report = RunReport::default();
+        for hand in (0..threads).map(|offset| (thread + offset) % threads) {
+            let next = || played[hand].0.fetch_add(1, Ordering::Relaxed);
+            match schedule {
+                Schedule::Serial | Schedule::Static => {
+                    if next() == 0 {
+                        report += share(count, hand, threads).map(do_task).sum();
+                    }
+                }
+                Schedule::Queue => {
+                    while let Some(index) = Some(hand + next() * threads).filter(|index| *index < count) {
+                        report += do_task(index);
+                    }
+                }
             }
-            let taken = share(count, portion, portions).filter_map(|index| tasks[index].lock().ok()?.take());
-            taken.for_each(&work);
+        }
+        if let Ok(mut total) = total.lock() {
+            *total += report;
         }
     });
+    total.into_inner().unwrap_or_default()
+}
+
+/// A counter on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Counter(AtomicUsize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    #[test]
+    fn every_task_is_done_once_under_every_schedule() {
+        for schedule in [Schedule::Serial, Schedule::Static, Schedule::Queue] {
+            for count in [1, 2, 3, 10, 17] {
+                for threads in [1, 2, 3, 5] {
+                    let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+                    let report = for_each(done.iter().collect(), schedule, threads, |task| {
+                        task.fetch_add(1, Ordering::Relaxed);
+                        RunReport { tiles: 1, ..RunReport::default() }
+                    });
+                    assert_eq!(report.tiles, count as u64);
+                    let once = done.iter().all(|task| task.load(Ordering::Relaxed) == 1);
+                    assert!(once, "{schedule}, {count} tasks, {threads} threads");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cuts_cover_every_query_and_key_within_the_bounds() {
+        let shapes =
+            ["1,8,512,64", "1,1,1,1,9000,64", "1,32,4,1,8192,128", "2,1,5000,64", "1,1,4000,64", "1,6,2,3,100,8"];
+        for shape in shapes {
+            let problem = Problem::new(shape.parse::<Shape>().unwrap()).unwrap();
+            for threads in [1, 2, 16, 64] {
+                let cut = Cut::choose(&problem, Schedule::Queue, threads);
+                let queries: Vec<usize> =
+                    (0..cut.query_blocks).flat_map(|block| cut.queries(&problem, block)).collect();
+                assert_eq!(queries, (0..problem.shape().query_len).collect::<Vec<_>>(), "{shape} on {threads}");
+                let keys: Vec<usize> = (0..cut.key_splits).flat_map(|split| cut.keys(&problem, split)).collect();
+                assert_eq!(keys, (0..problem.shape().key_len).collect::<Vec<_>>(), "{shape} on {threads}");
+                let rows = cut.queries(&problem, 0).len() * problem.shape().group();
+                assert!(rows <= MAX_ROWS.max(problem.shape().group()), "{shape} on {threads}: {rows} rows in a block");
+            }
+        }
+    }
+
+    #[test]
+    fn few_heads_are_split_by_queries_and_one_query_by_keys() {
+        let cut = |shape: &str, threads| {
+            Cut::choose(&Problem::new(shape.parse().unwrap()).unwrap(), Schedule::Queue, threads)
+        };
+        assert_eq!(cut("1,8,512,64", 2), Cut { threads: 2, query_blocks: 1, key_splits: 1 });
+        assert_eq!(cut("1,1,2048,64", 4).key_splits, 1);
+        assert_eq!(cut("1,1,1,1,65536,128", 4), Cut { threads: 4, query_blocks: 1, key_splits: 4 });
+        assert_eq!(cut("1,1,16,64", 8).threads, 1, "too little work to share");
+    }
 }

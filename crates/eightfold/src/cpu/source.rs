@@ -71,8 +71,13 @@ impl<'a> Head<'a> {
     }
 
     /// The query heads that share one head of K and V.
-    pub(super) fn group(tensor: &'a Fp8Tensor<'a>, batch: usize, kv_head: usize, size: usize) -> Vec<Self> {
-        (kv_head * size..(kv_head + 1) * size).map(|head| Head::new(tensor, batch, head)).collect()
+    pub(super) fn group(
+        tensor: &'a Fp8Tensor<'a>,
+        batch: usize,
+        kv_head: usize,
+        size: usize,
+    ) -> impl ExactSizeIterator<Item = Self> {
+        (kv_head * size..(kv_head + 1) * size).map(move |head| Head::new(tensor, batch, head))
     }
 
     /// Whether rows may have different scales.

@@ -29,13 +29,12 @@ pub(super) struct ScoreUnits {
 impl ScoreUnits {
     /// The finest fixed point in which channels of these largest magnitudes cannot overflow.
     pub(super) fn choose(&mut self, query_max: &[f32], key_max: &[f32]) {
-        const GROUP: usize = 8;
         self.query_factors.resize(query_max.len(), 0.0);
         self.key_factors.resize(key_max.len(), 0.0);
-        let groups = || query_max.as_chunks::<GROUP>().0.iter().zip(key_max.as_chunks::<GROUP>().0);
+        let pairs = || groups(query_max).iter().zip(groups(key_max));
         let mut largest = [0f32; GROUP];
         let mut dot = [0f32; GROUP];
-        for (query, key) in groups() {
+        for (query, key) in pairs() {
             for lane in 0..GROUP {
                 let shift = balancing_shift(query[lane], key[lane]);
                 let loudest = (query[lane] * power_of_two(shift)).max(key[lane] * power_of_two(-shift));
@@ -49,7 +48,7 @@ impl ScoreUnits {
         self.unit = power_of_two(2 * step);
         let query_factors = self.query_factors.as_chunks_mut::<GROUP>().0;
         let key_factors = self.key_factors.as_chunks_mut::<GROUP>().0;
-        for ((query, key), (query_factor, key_factor)) in groups().zip(query_factors.iter_mut().zip(key_factors)) {
+        for ((query, key), (query_factor, key_factor)) in pairs().zip(query_factors.iter_mut().zip(key_factors)) {
             for lane in 0..GROUP {
                 let shift = balancing_shift(query[lane], key[lane]);
                 query_factor[lane] = power_of_two(shift - step);
@@ -69,13 +68,15 @@ impl ScoreUnits {
         key_count: usize,
         scale: f32,
     ) -> bool {
-        let channels = queries.residual.iter().zip(&queries.size).zip(keys.residual.iter().zip(&keys.size));
-        let variance: f32 = channels
-            .map(|((query_residual, query_energy), (key_residual, key_energy))| {
-                query_residual * key_energy + key_residual * query_energy
-            })
-            .sum::<f32>()
-            / (query_count as f32 * key_count as f32);
+        let operands = [&queries.residual, &queries.size, &keys.residual, &keys.size].map(|sums| groups(sums));
+        let mut variance = [0f32; GROUP];
+        for group in 0..operands[0].len() {
+            let [query_residual, query_energy, key_residual, key_energy] = operands.map(|sums| &sums[group]);
+            for lane in 0..GROUP {
+                variance[lane] += query_residual[lane] * key_energy[lane] + key_residual[lane] * query_energy[lane];
+            }
+        }
+        let variance = variance.iter().sum::<f32>() / (query_count as f32 * key_count as f32);
         // Squares can overflow f32; a NaN or an infinity compares as no proof of precision.
         variance.sqrt() * self.unit * scale <= SCORE_TOLERANCE
     }
@@ -93,13 +94,27 @@ pub(super) fn choose_value_units(largest: &[f32], factors: &mut Vec<f32>, units:
 /// Whether rounding V disturbs it so little that it will not show. It is judged against the mean magnitude, which a
 /// few outliers cannot hide behind.
 pub(super) fn values_precise_enough(values: &Rounding, units: &[f32], count: usize) -> bool {
-    let (mut residual, mut typical) = (0f32, 0f32);
-    for ((channel_residual, magnitude), unit) in values.residual.iter().zip(&values.size).zip(units) {
-        let mean = magnitude / count as f32;
-        residual += channel_residual / count as f32 * unit * unit;
-        typical += mean * mean * unit * unit;
+    let (mut residual, mut typical) = ([0f32; GROUP], [0f32; GROUP]);
+    let operands = [&values.residual, &values.size].map(|sums| groups(sums));
+    for (group, units) in groups(units).iter().enumerate() {
+        let [channel_residual, magnitude] = operands.map(|sums| &sums[group]);
+        for lane in 0..GROUP {
+            let square = units[lane] * units[lane];
+            residual[lane] += channel_residual[lane] * square;
+            typical[lane] += magnitude[lane] * magnitude[lane] * square;
+        }
     }
-    residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical
+    let mean_residual = residual.iter().sum::<f32>() / count as f32;
+    let typical = typical.iter().sum::<f32>() / (count as f32 * count as f32);
+    mean_residual <= VALUE_TOLERANCE * VALUE_TOLERANCE * typical
+}
+
+/// Channels that are looked at side by side: as many as let the compiler use vectors.
+const GROUP: usize = 8;
+
+/// Channels in groups; there is no rest, since widths are multiples of 16.
+fn groups(channels: &[f32]) -> &[[f32; GROUP]] {
+    channels.as_chunks().0
 }
 
 /// The e for which `query`·2^e and `key`·2^-e come closest together.

@@ -16,6 +16,7 @@ use super::config::Simd;
 use super::isa;
 use super::source::Codes;
 use crate::error::Result;
+pub(super) use normalise::Sums;
 pub(super) use pack::Rounding;
 pub(super) use product::Weights;
 pub(super) use softmax::{FloatTile, IntTile, RowState};
@@ -33,7 +34,7 @@ pub(super) struct Kernels {
     refine_int: unsafe fn(&mut IntTile),
     values_float: Values<f32>,
     values_int: Values<i32>,
-    normalise_row: unsafe fn(&[f32], f32, &[f32], &mut [f32]),
+    normalise: unsafe fn(&Sums, usize, &mut [f32]),
     pack_queries_float: unsafe fn(&Codes, usize, &mut [f32]),
     pack_queries_int: unsafe fn(&Codes, usize, &[f32], &mut Rounding, &mut [i32]),
     pack_keys_float: unsafe fn(&Codes, usize, &mut [f32]),
@@ -52,7 +53,8 @@ macro_rules! entry_points {
         #[allow(clippy::undocumented_unsafe_blocks)]
         mod $module {
             use super::product::{self, Float, Pairs, Weights};
-            use super::{Codes, FloatTile, IntTile, Kernels, Rounding, normalise, pack, softmax};
+            use super::{Codes, FloatTile, IntTile, Kernels, Rounding, Sums, pack, softmax};
+            use super::normalise;
 
             type L = $lanes;
 
@@ -85,8 +87,8 @@ macro_rules! entry_points {
                 unsafe { product::values::<Pairs<L>, $int_rows, $panels>(p, v, chunk, units, visible, 2, o) }
             }
             $(#[$feature])?
-            unsafe fn normalise_row(sums: &[f32], factor: f32, means: &[f32], values: &mut [f32]) {
-                unsafe { normalise::row::<L>(sums, factor, means, values) }
+            unsafe fn normalise(rows: &Sums, width: usize, values: &mut [f32]) {
+                unsafe { normalise::rows::<L>(rows, width, values) }
             }
             $(#[$feature])?
             unsafe fn pack_queries_float(codes: &Codes, width: usize, to: &mut [f32]) {
@@ -121,7 +123,7 @@ macro_rules! entry_points {
                 refine_int,
                 values_float,
                 values_int,
-                normalise_row,
+                normalise,
                 pack_queries_float,
                 pack_queries_int,
                 pack_keys_float,
@@ -200,8 +202,8 @@ safe! {
     values_float(weights: &Weights<f32>, values: &[f32], chunk: usize, units: &[f32], visible: &[usize], output: &mut [f32]);
     /// O = α·O + β·P·V in pairs of i16: see [`product::values`].
     values_int(weights: &Weights<i32>, values: &[i32], chunk: usize, units: &[f32], visible: &[usize], output: &mut [f32]);
-    /// values = sums · factor + means: see [`normalise::row`].
-    normalise_row(sums: &[f32], factor: f32, means: &[f32], values: &mut [f32]);
+    /// values = sums · factor + means: see [`normalise::rows`].
+    normalise(rows: &Sums, width: usize, values: &mut [f32]);
     /// Query rows in f32: see [`pack::queries_float`].
     pack_queries_float(codes: &Codes, width: usize, packed: &mut [f32]);
     /// Query rows as pairs of i16: see [`pack::queries_int`].

@@ -130,8 +130,8 @@ impl<L: Lanes, S: IntegerSink<L>> Sink<L> for Rounded<'_, L, S> {
     #[inline(always)]
     unsafe fn take(&mut self, row: usize, channel: usize, values: L::F) {
         unsafe {
-            let integers = L::round_to_int(values);
-            let error = L::sub(values, L::to_float(integers));
+            let (rounded, integers) = L::round_to_i16(values);
+            let error = L::sub(values, rounded);
             self.residual = L::mul_add(error, error, self.residual);
             self.size = match S::SIZE {
                 Size::Energy => L::mul_add(values, values, self.size),

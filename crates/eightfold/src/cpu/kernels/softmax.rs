@@ -166,6 +166,11 @@ pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
 pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
     check(tile);
     tile.coarse.clear();
+    // All maxima first: on short rows their latency would otherwise stand before every row's weights.
+    for row in 0..tile.visible.len() {
+        // SAFETY: as below; a row without keys has none to look at.
+        tile.alpha[row] = unsafe { IntRow::<L>::new(tile, row, 0.0).largest() } * tile.units[row];
+    }
     for row in 0..tile.visible.len() {
         let keys = tile.visible[row];
         let panels = group_panels(tile.visible, row, ROWS);
@@ -182,7 +187,7 @@ pub(super) unsafe fn int<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
         let scaled_values = !tile.value_scales.is_empty();
         // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores, weights and scales, checked above.
         unsafe {
-            let scores = IntRow::<L>::new(tile, row);
+            let scores = IntRow::<L>::new(tile, row, tile.alpha[row]);
             let zero = L::splat(0.0);
             let (mut total, mut scaled_total, mut rounded_total) = (zero, zero, L::splat_int(0));
             for panel in 0..keys.div_ceil(LANES) {
@@ -243,7 +248,8 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
         let weights = tile.weights[row * tile.stride / 2..][..panels * LANES / 2].as_mut_ptr().cast::<i16>();
         // SAFETY: panels up to ⌈keys / 16⌉ lie within the row's scores, weights and scales, checked above.
         unsafe {
-            let scores = IntRow::<L>::new(tile, row);
+            let largest = IntRow::<L>::new(tile, row, 0.0).largest() * tile.units[row];
+            let scores = IntRow::<L>::new(tile, row, largest);
             let mut sum = L::splat_int(0);
             for panel in 0..panels {
                 let weight = scores.scale(panel, scores.weight(panel));
@@ -292,26 +298,19 @@ struct IntRow<L: Lanes> {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<L: Lanes> IntRow<L> {
     #[inline(always)]
-    unsafe fn new(tile: &IntTile, row: usize) -> Self {
+    unsafe fn new(tile: &IntTile, row: usize, max: f32) -> Self {
         let pointer = |scales: &[f32]| if scales.is_empty() { std::ptr::null() } else { scales.as_ptr() };
-        let unit = tile.units[row];
-        let (key_scales, value_scales) = (pointer(tile.key_scales), pointer(tile.value_scales));
-        let keys = tile.visible[row];
-        let scores = tile.scores[row * tile.stride..].as_ptr();
         unsafe {
-            let mut row = IntRow {
-                scores,
-                keys,
-                unit: L::splat(unit),
-                max: 0.0,
-                shift: L::splat(0.0),
-                key_scales,
-                value_scales,
+            IntRow {
+                scores: tile.scores[row * tile.stride..].as_ptr(),
+                keys: tile.visible[row],
+                unit: L::splat(tile.units[row]),
+                max,
+                shift: L::splat(WEIGHT_BITS as f32 - max),
+                key_scales: pointer(tile.key_scales),
+                value_scales: pointer(tile.value_scales),
                 exact: tile.exact,
-            };
-            row.max = row.largest() * unit;
-            row.shift = L::splat(WEIGHT_BITS as f32 - row.max);
-            row
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sixteen lanes in two AVX2 registers.
 
-use super::Lanes;
+use super::{Lanes, ROUNDER};
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.
@@ -10,8 +10,6 @@ pub(in crate::cpu) struct Avx2;
 /// Two registers side by side: lanes 0–7 and 8–15.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Two<T>(T, T);
-
-const ROUNDER: f32 = 12_582_912.0;
 
 /// Lane numbers less than `count` as all-ones masks.
 #[inline(always)]
@@ -198,6 +196,14 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn round_to_int(a: Self::F) -> Self::I {
         both!(_mm256_cvtps_epi32, a)
+    }
+    #[inline(always)]
+    unsafe fn round_to_i16(a: Self::F) -> (Self::F, Self::I) {
+        // Whole integers, since the narrowing of AVX2 saturates.
+        unsafe {
+            let integers = Self::round_to_int(a);
+            (Self::to_float(integers), integers)
+        }
     }
     #[inline(always)]
     unsafe fn store_narrow(to: *mut i16, a: Self::I) {

@@ -1,7 +1,7 @@
 //! Sixteen lanes in one AVX-512 register.
 
-use super::Lanes;
 use super::avx2::{Avx2, e4m3_as_f16, e5m2_as_f16};
+use super::{Lanes, ROUNDER};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -135,8 +135,17 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         unsafe { _mm512_cvtps_epi32(a) }
     }
     #[inline(always)]
+    unsafe fn round_to_i16(a: Self::F) -> (Self::F, Self::I) {
+        // Two additions, which have units to spare, for two conversions, which have not.
+        unsafe {
+            let rounder = _mm512_set1_ps(ROUNDER);
+            let shifted = _mm512_add_ps(a, rounder);
+            (_mm512_sub_ps(shifted, rounder), _mm512_castps_si512(shifted))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_narrow(to: *mut i16, a: Self::I) {
-        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtsepi32_epi16(a)) }
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(a)) }
     }
     #[inline(always)]
     unsafe fn pair(a: Self::I, b: Self::I) -> Self::I {

@@ -13,6 +13,10 @@ pub(super) mod portable;
 /// The number of lanes.
 pub(super) const LANES: usize = 16;
 
+/// Adding 1.5·2^23 to a float below 2^22 rounds it to the nearest integer, ties to even, and leaves that integer in the
+/// low bits of the sum; subtracting it again gives the integer as a float.
+const ROUNDER: f32 = 12_582_912.0;
+
 /// Sixteen 32-bit lanes, as floats or as integers.
 ///
 /// # Safety
@@ -59,7 +63,10 @@ pub(super) trait Lanes: Copy {
     unsafe fn to_float(a: Self::I) -> Self::F;
     /// Nearest integers, ties to even.
     unsafe fn round_to_int(a: Self::F) -> Self::I;
-    /// Each lane saturated to i16, stored as 16 i16 in order.
+    /// Nearest integers within i16, ties to even, as floats and as lanes of which only `store_narrow` and `pair` may
+    /// make use: their upper halves hold anything.
+    unsafe fn round_to_i16(a: Self::F) -> (Self::F, Self::I);
+    /// The i16 in each lane, stored in order.
     unsafe fn store_narrow(to: *mut i16, a: Self::I);
     /// Each lane the pair (low half of `a`, low half of `b`).
     unsafe fn pair(a: Self::I, b: Self::I) -> Self::I;

@@ -1,13 +1,10 @@
 //! Sixteen lanes as an array, for every target that has no room of its own.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, ROUNDER};
 
 /// Lanes that the compiler vectorises as the target allows.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Portable;
-
-/// Adding and subtracting 1.5·2^23 rounds a float below 2^22 to the nearest integer, ties to even.
-const ROUNDER: f32 = 12_582_912.0;
 
 #[inline(always)]
 fn map<T: Copy, U>(a: [T; LANES], f: impl Fn(T) -> U) -> [U; LANES] {
@@ -144,8 +141,13 @@ impl Lanes for Portable {
         map(a, |a| ((a + ROUNDER).to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32))
     }
     #[inline(always)]
+    unsafe fn round_to_i16(a: Self::F) -> (Self::F, Self::I) {
+        let shifted = map(a, |a| a + ROUNDER);
+        (map(shifted, |shifted| shifted - ROUNDER), map(shifted, |shifted| shifted.to_bits().cast_signed()))
+    }
+    #[inline(always)]
     unsafe fn store_narrow(to: *mut i16, a: Self::I) {
-        let narrow = map(a, |a| a.clamp(i16::MIN.into(), i16::MAX.into()) as i16);
+        let narrow = map(a, |a| a as i16);
         // SAFETY: the caller promises 16 writable elements.
         unsafe { to.cast::<[i16; LANES]>().write_unaligned(narrow) }
     }
