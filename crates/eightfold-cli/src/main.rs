@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let json = arguments.json;
-    let verdict = threads::run(arguments.threads, move || match arguments.command {
+    let verdict = threads::settle(arguments.threads).and_then(|()| match arguments.command {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),

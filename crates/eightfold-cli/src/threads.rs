@@ -1,15 +1,16 @@
-//! The pool of threads that a command runs in.
+//! How many threads a command uses.
 
 use eightfold::{Error, Result};
 
-/// Runs the work in a pool of this many threads, or of as many as there are cores.
-pub fn run<T: Send>(threads: Option<usize>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Settles the number of threads for the whole process: this many, or as many as there are cores.
+///
+/// Commands stay on the main thread: a caller inside a rayon pool would keep the kernels to that pool, whose threads
+/// take longer to wake than a small problem takes to compute.
+pub fn settle(threads: Option<usize>) -> Result<()> {
     if threads == Some(0) {
         return Err(Error::invalid("threads", "must be at least 1, got 0", "leave it out for all cores"));
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(cores)).build();
-    let pool = pool
-        .map_err(|error| Error::unavailable("the thread pool", error.to_string(), format!("try --threads {cores}")))?;
-    pool.install(work)
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(cores)).build_global();
+    pool.map_err(|error| Error::unavailable("the thread pool", error.to_string(), format!("try --threads {cores}")))
 }
