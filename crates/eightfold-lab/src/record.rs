@@ -139,9 +139,9 @@ impl Record {
         ours.flat_map(|entry| &entry.gates).any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
     }
 
-    /// The record as JSON, with a newline at the end.
+    /// The record as JSON on one line (raw samples would otherwise take a line each), with a newline at the end.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("a record holds only plain data with string keys");
+        let mut text = serde_json::to_string(self).expect("a record holds only plain data with string keys");
         text.push('\n');
         text
     }

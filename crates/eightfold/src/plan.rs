@@ -131,7 +131,7 @@ impl fmt::Display for Plan {
             writeln!(f, "{verb:<8} {variant}\n         {reason}")?;
         }
         match &self.variant {
-            Variant::Cpu(config) => write!(f, "how      {}", cpu::describe(config, &self.problem)),
+            Variant::Cpu(config) => writeln!(f, "how      {}", cpu::describe(config, &self.problem)),
         }
     }
 }

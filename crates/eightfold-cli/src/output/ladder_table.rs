@@ -6,7 +6,7 @@ use eightfold_lab::record::{Entry, Group};
 
 /// The table of one shape, with what needs more words below it.
 pub fn render(group: &Group) -> String {
-    let mut table = table(&["stage", "p50", "× before", "× baseline", "rel. L2", "gates"], true);
+    let mut table = table(&["stage", "p50", "× before", "× baseline", "worst L2", "gates"], true);
     let baseline = group.entries.first().and_then(Entry::p50_us);
     let mut before = None;
     for entry in &group.entries {

@@ -24,6 +24,11 @@ pub fn error(error: Option<f64>) -> String {
     error.map_or(NONE.into(), |error| format!("{error:.1e}"))
 }
 
+/// A share in percent, whole.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
 fn three_digits(value: f64) -> String {
     let decimals = match value {
         0.0 => 0,
@@ -47,5 +52,6 @@ mod tests {
         assert_eq!([Some(12.34), Some(0.01234), None].map(ratio), ["12.3×", "0.0123×", "–"]);
         assert_eq!(time(Some(0.0)), "0 µs");
         assert_eq!(error(Some(2.34e-4)), "2.3e-4");
+        assert_eq!(percent(0.126), "13 %");
     }
 }
