@@ -98,12 +98,14 @@ pub(super) fn working_bytes(config: &Config, problem: &Problem) -> usize {
     queries + tile + scores + small + 11 * LINE_BYTES
 }
 
-/// The unnormalised output of a block and the softmax of its rows; `value_scale` turns it into values.
+/// The unnormalised output of a block and the softmax of its rows.
 pub(super) struct Attended<'a> {
     /// One row of `width` channels per (query, query head of the group).
     pub output: &'a [f32],
     /// Channels per row, padded to a multiple of 16.
     pub width: usize,
+    /// What the output is in units of.
+    pub value_scale: f32,
     pub states: &'a [RowState],
     pub report: RunReport,
 }
@@ -114,18 +116,18 @@ const STEEPEST: f32 = 1e25;
 
 /// Attends a block of rows to a range of keys.
 pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> Attended<'a> {
-    let width = job.problem.shape().head_dim.next_multiple_of(LANES);
-    let rows = block.queries.len() * job.problem.shape().group();
-    let mut pass = Pass { job, block, width, rows, scratch, report: RunReport::default() };
+    let shape = job.problem.shape();
+    let (width, rows) = (shape.head_dim.next_multiple_of(LANES), block.queries.len() * shape.group());
+    let key_head = Head::new(job.k, block.batch, block.kv_head);
+    let value_head = Head::new(job.v, block.batch, block.kv_head);
+    let (key_scale, value_scale) = (key_head.largest_scale(), value_head.largest_scale());
+    let report = RunReport::default();
+    let mut pass = Pass { job, block, width, rows, key_head, key_scale, value_head, value_scale, scratch, report };
 
     pass.begin();
-    let exact_keys = block.keys.clone();
-    let last_visible = job.problem.visible_keys(block.queries.end - 1);
-    for start in exact_keys.clone().step_by(job.config.tile_keys) {
-        let keys = start..exact_keys.end.min(start + job.config.tile_keys);
-        if keys.start >= last_visible {
-            break;
-        }
+    let visible_keys = job.problem.visible_keys(block.queries.end - 1).min(block.keys.end);
+    for start in (block.keys.start..visible_keys).step_by(job.config.tile_keys) {
+        let keys = start..block.keys.end.min(start + job.config.tile_keys);
         let in_int = job.config.numbers == Numbers::Int16 && pass.pack_int(&keys);
         if !in_int {
             pass.pack_float(&keys);
@@ -144,8 +146,7 @@ pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> 
     }
 
     let Pass { report, scratch, .. } = pass;
-    let output = &*scratch.output.get(rows * width);
-    Attended { output, width, states: &scratch.states, report }
+    Attended { output: scratch.output.used(), width, value_scale, states: &scratch.states, report }
 }
 
 /// One walk over the keys.
@@ -154,23 +155,19 @@ struct Pass<'a, 'b> {
     block: &'b Block,
     width: usize,
     rows: usize,
+    key_head: Head<'b>,
+    key_scale: f32,
+    value_head: Head<'b>,
+    value_scale: f32,
     scratch: &'a mut Scratch,
     report: RunReport,
 }
 
-impl<'b> Pass<'_, 'b> {
+impl Pass<'_, '_> {
     /// The query and the query head of a row.
     fn place(&self, row: usize) -> (usize, usize) {
         let group = self.job.problem.shape().group();
         (self.block.queries.start + row / group, self.block.kv_head * group + row % group)
-    }
-
-    fn key_head(&self) -> Head<'b> {
-        Head::new(self.job.k, self.block.batch, self.block.kv_head)
-    }
-
-    fn value_head(&self) -> Head<'b> {
-        Head::new(self.job.v, self.block.batch, self.block.kv_head)
     }
 
     fn words(&self) -> usize {
@@ -198,18 +195,17 @@ impl<'b> Pass<'_, 'b> {
     /// What a product of codes is multiplied by to be a score in units of log₂, row by row.
     fn scale_rows(&mut self) {
         let (job, block) = (self.job, self.block);
-        let key_scale = f64::from(self.key_head().scale()) * f64::from(job.problem.softmax_scale()) * f64::from(LOG2_E);
-        let heads = || Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group());
+        let key_scale = f64::from(self.key_scale) * f64::from(job.problem.softmax_scale()) * f64::from(LOG2_E);
         let scale = |query_scale: f32| (f64::from(query_scale) * key_scale).min(f64::from(STEEPEST)) as f32;
+        let mut heads = Head::group(job.q, block.batch, block.kv_head, job.problem.shape().group());
         let scales = &mut self.scratch.row_scales;
         scales.clear();
-        match heads().next() {
-            Some(head) if heads().len() == 1 && !head.scales_vary() => {
-                scales.resize(self.rows, scale(head.scale()));
-            }
-            _ => {
+        match heads.next() {
+            Some(head) if heads.len() == 0 && !head.scales_vary() => scales.resize(self.rows, scale(head.row_scale(0))),
+            first => {
+                let heads = first.into_iter().chain(heads);
                 for query in block.queries.clone() {
-                    scales.extend(heads().map(|head| scale(head.row_scale(query))));
+                    scales.extend(heads.clone().map(|head| scale(head.row_scale(query))));
                 }
             }
         }
@@ -246,7 +242,7 @@ impl<'b> Pass<'_, 'b> {
     /// Q in fixed point, whose units depend on the largest magnitudes of both Q and K.
     fn pack_queries_int(&mut self) {
         let (job, block, rows, width, words) = (self.job, self.block, self.rows, self.width, self.words());
-        let key_head = self.key_head();
+        let key_head = self.key_head;
         let scratch = &mut *self.scratch;
         for largest in [&mut scratch.query_max, &mut scratch.key_max] {
             largest.clear();
@@ -275,18 +271,18 @@ impl<'b> Pass<'_, 'b> {
             // The first tile that needs f32 needs Q in f32 too; packing it again for the next costs little.
             self.pack_queries_float();
         }
-        let (key_head, value_head) = (self.key_head(), self.value_head());
+        let Pass { key_head, key_scale, value_head, value_scale, .. } = *self;
         let panels = keys.len().div_ceil(LANES);
         let scratch = &mut *self.scratch;
         let packed_keys = scratch.float_keys.get(panels * LANES * width);
         let packed_values = scratch.float_values.get(panels * LANES * width);
         for (panel, packed_keys) in packed_keys.chunks_exact_mut(LANES * width).enumerate() {
             let rows = panel_rows(keys, panel);
-            key_head.relative_scales(rows.clone(), LANES, &mut scratch.key_scales);
+            key_head.relative_scales(rows.clone(), LANES, key_scale, &mut scratch.key_scales);
             let codes = key_head.padded_rows(rows.clone(), LANES, width, &mut scratch.room);
             let scaled = Codes { factors: &scratch.key_scales, ..codes };
             job.kernels.pack_keys_float(&scaled, width, packed_keys);
-            value_head.relative_scales(rows.clone(), LANES, &mut scratch.value_scales);
+            value_head.relative_scales(rows.clone(), LANES, value_scale, &mut scratch.value_scales);
             let codes = value_head.padded_rows(rows, LANES, width, &mut scratch.room);
             let scaled = Codes { factors: &scratch.value_scales, ..codes };
             let values = &mut packed_values[panel * LANES * LANES..];
@@ -297,12 +293,12 @@ impl<'b> Pass<'_, 'b> {
     /// Packs a tile of K and V in fixed point; false if that would be too coarse for it.
     fn pack_int(&mut self, keys: &Range<usize>) -> bool {
         let (job, width, words) = (self.job, self.width, self.words());
-        let (key_head, value_head) = (self.key_head(), self.value_head());
+        let Pass { key_head, key_scale, value_head, value_scale, .. } = *self;
         let panels = keys.len().div_ceil(LANES);
         let scratch = &mut *self.scratch;
         // The integers leave the rows' own scales out: those enter with the scores and the weights, unrounded.
-        key_head.relative_scales(keys.clone(), panels * LANES, &mut scratch.key_scales);
-        value_head.relative_scales(keys.clone(), panels * LANES, &mut scratch.value_scales);
+        key_head.relative_scales(keys.clone(), panels * LANES, key_scale, &mut scratch.key_scales);
+        value_head.relative_scales(keys.clone(), panels * LANES, value_scale, &mut scratch.value_scales);
         scratch.key_rounding.reset(width);
         scratch.value_rounding.reset(width);
         scratch.value_max.clear();

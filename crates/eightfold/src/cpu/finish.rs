@@ -143,10 +143,9 @@ pub(super) fn store<T: Element>(
 ) {
     let group = job.problem.shape().group();
     let head_dim = job.problem.shape().head_dim;
-    let Attended { output, width, states, .. } = *attended;
-    let value_head = Head::new(job.v, block.batch, block.kv_head);
-    let means = value_head.means().unwrap_or(&[]);
-    let factors: Vec<f32> = states.iter().map(|state| value_head.scale() / state.sum).collect();
+    let Attended { output, width, value_scale, states, .. } = *attended;
+    let means = Head::new(job.v, block.batch, block.kv_head).means().unwrap_or(&[]);
+    let factors: Vec<f32> = states.iter().map(|state| value_scale / state.sum).collect();
     values.for_runs(group, |first, step, values| {
         let (sums, stride) = (&output[first * width..], step * width);
         let rows = Sums { sums, stride, factors: &factors[first..], factor_stride: step, means };

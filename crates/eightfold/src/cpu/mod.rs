@@ -32,6 +32,7 @@ use attend::{Attended, Block, Job, Scratch};
 use finish::{Partial, Rows};
 use kernels::Kernels;
 use schedule::Cut;
+use source::Head;
 use std::cell::RefCell;
 use std::sync::Mutex;
 
@@ -124,7 +125,8 @@ fn run_split<T: finish::Element>(job: &Job, cut: &Cut, tasks: Vec<Task<T>>) -> R
     for (mut task, partials) in tasks.into_iter().zip(partials) {
         let partials = partials.into_iter().filter_map(|partial| partial.into_inner().ok().flatten()).collect();
         let Partial { output, states } = finish::merge(partials, width);
-        let attended = Attended { output: &output, width, states: &states, report };
+        let value_scale = Head::new(job.v, task.block.batch, task.block.kv_head).largest_scale();
+        let attended = Attended { output: &output, width, value_scale, states: &states, report };
         finish::store(job, &task.block, &attended, &mut task.values, task.lse.as_mut());
     }
     report

@@ -9,7 +9,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,11 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 pub(super) fn run(threads: usize, work: &Work<'_>) {
     if threads > 1 && rayon::current_thread_index().is_none() {
         let pool = POOL.get_or_init(|| Pool::new(rayon::current_num_threads().saturating_sub(1)));
-        // One job at a time: a second caller has rayon.
-        if let Ok(_turn) = pool.turn.try_lock() {
-            return pool.run(threads, work);
+        match pool.turn.try_lock() {
+            Ok(_turn) => return pool.run(threads, work),
+            Err(TryLockError::Poisoned(_turn)) => return pool.run(threads, work),
+            // One job at a time: a second caller has rayon.
+            Err(TryLockError::WouldBlock) => {}
         }
     }
     rayon::in_place_scope(|scope| {
@@ -86,6 +88,7 @@ impl Pool {
 
     /// Posts the job, works on it, closes it, and waits for the workers that are in it.
     fn run(&self, threads: usize, work: &Work<'_>) {
+        self.shared.panicked.store(false, Ordering::Relaxed);
         // SAFETY: the reference outlives its use. It is only reachable through `job`, from which `Closed` removes it,
         // and by workers counted in `active` (they count themselves while they hold the lock on `job`), for which
         // `Closed` waits; and `Closed` is dropped before `work` can be, even if `work` panics.
@@ -100,7 +103,7 @@ impl Pool {
         }
         work(0);
         drop(closed);
-        if self.shared.panicked.swap(false, Ordering::Relaxed) {
+        if self.shared.panicked.load(Ordering::Relaxed) {
             panic!("a worker thread panicked");
         }
     }

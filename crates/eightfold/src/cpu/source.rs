@@ -48,26 +48,18 @@ impl Room {
     }
 }
 
-/// One head of Q, K or V. Rows have their scales in units of `scale`, the largest of the head.
+/// One head of Q, K or V.
+#[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
     tensor: &'a Fp8Tensor<'a>,
     batch: usize,
     head: usize,
     strides: Strides,
-    scale: f32,
 }
 
 impl<'a> Head<'a> {
     pub(super) fn new(tensor: &'a Fp8Tensor<'a>, batch: usize, head: usize) -> Self {
-        let dims = tensor.dims();
-        let scale = match tensor.scales().granularity() {
-            Granularity::Block { rows } => (0..dims.len)
-                .step_by(rows)
-                .map(|row| tensor.scales().of_row(dims, batch, head, row))
-                .fold(0.0, f32::max),
-            Granularity::Tensor | Granularity::Head => tensor.scales().of_row(dims, batch, head, 0),
-        };
-        Head { tensor, batch, head, strides: tensor.strides(), scale }
+        Head { tensor, batch, head, strides: tensor.strides() }
     }
 
     /// The query heads that share one head of K and V.
@@ -76,7 +68,7 @@ impl<'a> Head<'a> {
         batch: usize,
         kv_head: usize,
         size: usize,
-    ) -> impl ExactSizeIterator<Item = Self> {
+    ) -> impl ExactSizeIterator<Item = Self> + Clone {
         (kv_head * size..(kv_head + 1) * size).map(move |head| Head::new(tensor, batch, head))
     }
 
@@ -90,9 +82,15 @@ impl<'a> Head<'a> {
         self.tensor.scales().of_row(self.tensor.dims(), self.batch, self.head, row)
     }
 
-    /// The unit of the rows' scales.
-    pub(super) fn scale(&self) -> f32 {
-        self.scale
+    /// The largest scale of the head: the unit of relative scales.
+    pub(super) fn largest_scale(&self) -> f32 {
+        match self.tensor.scales().granularity() {
+            Granularity::Block { rows } => {
+                let starts = (0..self.tensor.dims().len).step_by(rows);
+                starts.map(|row| self.row_scale(row)).fold(0.0, f32::max)
+            }
+            Granularity::Tensor | Granularity::Head => self.row_scale(0),
+        }
     }
 
     /// The mean of every channel, if the tensor was centred.
@@ -124,11 +122,11 @@ impl<'a> Head<'a> {
         &self.tensor.codes()[start + rows.start..start + rows.end]
     }
 
-    /// The scales of rows in units of the head's, then zeros up to `count`; nothing where all are 1.
-    pub(super) fn relative_scales(&self, rows: Range<usize>, count: usize, scales: &mut Vec<f32>) {
+    /// The scales of rows in units of `largest`, then zeros up to `count`; nothing where all are 1.
+    pub(super) fn relative_scales(&self, rows: Range<usize>, count: usize, largest: f32, scales: &mut Vec<f32>) {
         scales.clear();
         if self.scales_vary() {
-            scales.extend(rows.map(|row| self.row_scale(row) / self.scale));
+            scales.extend(rows.map(|row| self.row_scale(row) / largest));
             scales.resize(count, 0.0);
         }
     }
