@@ -41,7 +41,7 @@ pub struct RunReport {
 impl Plan {
     /// The fastest variant that this machine can run for the problem.
     pub fn new(problem: &Problem) -> Result<Self> {
-        let mut considered: Vec<Considered> = cpu::candidates()
+        let mut considered: Vec<Considered> = cpu::candidates(problem)
             .into_iter()
             .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
             .collect();

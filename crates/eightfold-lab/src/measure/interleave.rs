@@ -11,9 +11,9 @@ const ROUNDS: usize = 10;
 /// Rest before a block. Worker threads of the contestant before may still spin for work; OpenMP's do for milliseconds.
 const REST: Duration = Duration::from_millis(5);
 
-/// Uncounted running before the counted runs of a block: worker threads that fell asleep in the rest need up to half a
-/// millisecond to wake on a virtual machine, and caches are as the contestant before left them.
-const BLOCK_WARMUP: Duration = Duration::from_millis(2);
+/// Uncounted running before the counted runs of a block: worker threads that fell asleep in the rest can need
+/// milliseconds to wake on a virtual machine, and caches are as the contestant before left them.
+const BLOCK_WARMUP: Duration = Duration::from_millis(5);
 
 /// What timing one contestant gave: its samples, or why there are none.
 pub type Measured = Result<Samples>;
@@ -175,10 +175,10 @@ mod tests {
         let measured = race(&mut field);
         assert_eq!(measured[0].as_ref().unwrap().ns, vec![1000; 40]);
         assert_eq!(measured[1].as_ref().unwrap().ns, vec![2000; 40]);
-        // Two milliseconds before each block are 2000 runs of one microsecond, or 1000 of two.
+        // Five milliseconds before each block are 5000 runs of one microsecond, or 2500 of two.
         let uncounted = |runs_per_block: usize| POLICY.warmup_iterations + ROUNDS * runs_per_block;
-        assert_eq!(field[0].ran, 40 + uncounted(2000));
-        assert_eq!(field[1].ran, 40 + uncounted(1000));
+        assert_eq!(field[0].ran, 40 + uncounted(5000));
+        assert_eq!(field[1].ran, 40 + uncounted(2500));
     }
 
     #[test]

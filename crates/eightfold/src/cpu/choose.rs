@@ -6,11 +6,15 @@ use super::isa;
 use super::schedule::Cut;
 use crate::problem::Problem;
 
+/// Query rows per head of K and V from which fixed point pays: packing K and V costs more for it than for f32, and
+/// fewer rows do not earn that back. Measured: at 8 rows (1,32,4,1,8192,128) f32 is ahead, at 32 (1,8,32,64) they tie.
+const MIN_INT_ROWS: usize = 32;
+
 /// The config that is chosen unless one is named.
-pub(super) fn best() -> Config {
+pub(super) fn best(rows_per_head: usize) -> Config {
     let simd = isa::best();
     Config {
-        numbers: best_numbers(simd),
+        numbers: if pairs_pay(simd) && rows_per_head >= MIN_INT_ROWS { Numbers::Int16 } else { Numbers::F32 },
         simd,
         exp: Exp::Polynomial,
         schedule: Schedule::Queue,
@@ -21,16 +25,14 @@ pub(super) fn best() -> Config {
 
 /// The integer path lives from an instruction that multiplies pairs of i16 and adds them; lanes that are left to
 /// the compiler do not reliably become it, and are then slower than f32.
-fn best_numbers(simd: Simd) -> Numbers {
-    match simd {
-        Simd::Scalar | Simd::Portable => Numbers::F32,
-        Simd::Avx2 | Simd::Avx512 => Numbers::Int16,
-    }
+fn pairs_pay(simd: Simd) -> bool {
+    matches!(simd, Simd::Avx2 | Simd::Avx512)
 }
 
-/// Every combination of SIMD level and numbers, whether it is chosen, and why or why not.
-pub(crate) fn candidates() -> Vec<(Config, bool, String)> {
-    let best = best();
+/// Every combination of SIMD level and numbers, whether it is chosen for the problem, and why or why not.
+pub(crate) fn candidates(problem: &Problem) -> Vec<(Config, bool, String)> {
+    let rows = problem.shape().query_len * problem.shape().group();
+    let best = best(rows);
     let mut candidates = Vec::new();
     for &simd in Simd::ALL.iter().rev() {
         for &numbers in Numbers::ALL.iter().rev() {
@@ -39,7 +41,7 @@ pub(crate) fn candidates() -> Vec<(Config, bool, String)> {
             if config.check().is_ok() {
                 let reason = match config.check_machine() {
                     Err(error) => error.to_string(),
-                    Ok(()) => reason(&config, &best),
+                    Ok(()) => reason(&config, &best, rows),
                 };
                 candidates.push((config, config == best, reason));
             }
@@ -48,23 +50,22 @@ pub(crate) fn candidates() -> Vec<(Config, bool, String)> {
     candidates
 }
 
-fn reason(config: &Config, best: &Config) -> String {
-    if config == best {
-        let numbers = match config.numbers {
-            Numbers::F32 => "f32, since 16-bit products need an instruction of their own",
-            Numbers::Int16 => {
-                "16-bit products, two per lane and instruction, with f32 for tiles where rounding would show"
-            }
-        };
-        return format!("the widest SIMD level of this CPU; {numbers}");
-    }
+fn reason(config: &Config, best: &Config, rows: usize) -> String {
     if config.simd != best.simd {
         return format!("narrower than {}", best.simd);
     }
-    match config.numbers {
-        Numbers::F32 => "exact to f32, with half the products per instruction".into(),
-        Numbers::Int16 => "the compiler finds no instruction for pairs of 16-bit products here".into(),
-    }
+    let why = match (config.numbers, config == best) {
+        (Numbers::Int16, true) => {
+            "16-bit products, two per lane and instruction, with f32 for tiles where rounding would show".into()
+        }
+        (Numbers::Int16, false) if pairs_pay(config.simd) => {
+            format!("packing K and V for it does not pay for {rows} query rows a head (from {MIN_INT_ROWS} on it does)")
+        }
+        (Numbers::Int16, false) => "the compiler finds no instruction for pairs of 16-bit products here".into(),
+        (Numbers::F32, true) => "f32, since 16-bit products do not pay here".into(),
+        (Numbers::F32, false) => "exact to f32, with half the products per instruction".into(),
+    };
+    if config == best { format!("the widest SIMD level of this CPU; {why}") } else { why }
 }
 
 /// How the problem will be cut and what memory each thread keeps.
@@ -80,4 +81,28 @@ pub(crate) fn describe(config: &Config, problem: &Problem) -> String {
         count(cut.key_splits, "range of keys", "ranges of keys"),
         attend::working_bytes(config, problem).div_ceil(1024),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    #[test]
+    fn exactly_one_candidate_is_chosen_and_it_runs_here() {
+        for shape in ["1,8,512,64", "1,32,4,1,8192,128", "1,1,1,8"] {
+            let problem = Problem::new(shape.parse::<Shape>().unwrap()).unwrap();
+            let chosen: Vec<_> = candidates(&problem).into_iter().filter(|(_, chosen, _)| *chosen).collect();
+            assert_eq!(chosen.len(), 1, "{shape}");
+            assert!(chosen[0].0.check_machine().is_ok(), "{shape}");
+        }
+    }
+
+    #[test]
+    fn few_rows_are_left_to_f32() {
+        assert_eq!(best(8).numbers, Numbers::F32);
+        if pairs_pay(isa::best()) {
+            assert_eq!(best(512).numbers, Numbers::Int16);
+        }
+    }
 }

@@ -124,9 +124,9 @@ pub const KNOBS: &[Knob] = &[
 ];
 
 impl Default for Config {
-    /// What [`Plan`](crate::Plan) picks on this machine.
+    /// What [`Plan`](crate::Plan) picks on this machine for problems of many queries.
     fn default() -> Self {
-        choose::best()
+        choose::best(usize::MAX)
     }
 }
 
