@@ -6,6 +6,8 @@ mod fixed_data;
 pub mod gates_table;
 pub mod ladder_table;
 mod numbers;
+#[cfg(test)]
+mod readme;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
