@@ -41,8 +41,9 @@ impl Cut {
         if serial {
             return Cut { threads: 1, query_blocks: needed, key_splits: 1 };
         }
-        let most_blocks = shape.query_len.min(needed * threads * 4);
-        let most_splits = (shape.key_len / MIN_SPLIT_KEYS).clamp(1, threads);
+        // Four tasks a thread even out what a queue can even out; with enough of them nothing need be split further.
+        let most_blocks = needed.max((4 * threads).div_ceil(heads).min(shape.query_len));
+        let most_splits = if heads * needed < threads { (shape.key_len / MIN_SPLIT_KEYS).clamp(1, threads) } else { 1 };
         let time = |query_blocks: usize, key_splits: usize| {
             let waves = (heads * query_blocks * key_splits).div_ceil(threads);
             let rows = shape.query_len.div_ceil(query_blocks) * group + PACKING_ROWS;
