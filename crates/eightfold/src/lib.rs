@@ -23,7 +23,7 @@
 //! 2. [`quantize`](mod@quantize) turns f32, f16 or bf16 into an [`Fp8Tensor`]: [`fp8`] codes with scales, without
 //!    which there is no tensor. Codes from elsewhere come in through [`Fp8Tensor::new`], where they lie.
 //! 3. A [`Plan`] picks the [`Variant`], a kernel with its knobs set, that runs fastest here, says why
-//!    (`println!("{plan}")`), and runs it; [`attention()`] is the short way.
+//!    ([`Plan::explain`]), and runs it; [`attention()`] is the short way.
 //! 4. [`cpu`] holds the kernel: a tiled online softmax in f32 or in 16-bit fixed point.
 //!
 //! [`reference`](mod@reference) computes the same in float64: the oracle that everything here is measured against.

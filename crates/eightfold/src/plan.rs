@@ -6,7 +6,6 @@ use crate::output::Output;
 use crate::problem::Problem;
 use crate::tensor::{Dims, Fp8Tensor, Layout};
 use crate::variant::Variant;
-use std::fmt;
 
 /// What will run for a problem.
 #[derive(Debug, Clone)]
@@ -77,6 +76,19 @@ impl Plan {
         &self.considered
     }
 
+    /// What runs, why, how it is cut into tasks, and why the others do not run: some lines for a person.
+    pub fn explain(&self) -> String {
+        let mut text = format!("problem  {}\n", self.problem);
+        for Considered { variant, chosen, reason } in &self.considered {
+            let verb = if *chosen { "runs" } else { "not" };
+            text.push_str(&format!("{verb:<8} {variant}\n         {reason}\n"));
+        }
+        match &self.variant {
+            Variant::Cpu(config) => text.push_str(&format!("how      {}\n", cpu::describe(config, &self.problem))),
+        }
+        text
+    }
+
     /// Computes attention into `output`, which must have been made for the same problem.
     pub fn run(&self, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor, output: &mut Output) -> Result<RunReport> {
         let shape = self.problem.shape();
@@ -119,20 +131,6 @@ impl Plan {
             ));
         }
         Ok(())
-    }
-}
-
-/// What runs, why, how it is cut into tasks, and why the others do not run.
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "problem  {}", self.problem)?;
-        for Considered { variant, chosen, reason } in &self.considered {
-            let verb = if *chosen { "runs" } else { "not" };
-            writeln!(f, "{verb:<8} {variant}\n         {reason}")?;
-        }
-        match &self.variant {
-            Variant::Cpu(config) => writeln!(f, "how      {}", cpu::describe(config, &self.problem)),
-        }
     }
 }
 

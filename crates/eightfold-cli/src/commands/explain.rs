@@ -56,7 +56,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             considered: considered.collect(),
         })?;
     } else {
-        output::print(&plan.to_string())?;
+        output::print(&plan.explain())?;
     }
     Ok(Verdict::Passed)
 }
