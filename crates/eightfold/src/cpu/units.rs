@@ -7,7 +7,7 @@ const OPERAND_LIMIT: f32 = 32767.0;
 /// Σ |q·k| of integers stays within i32, with a margin for rounding each operand up by half a step.
 const DOT_LIMIT: f32 = 0.98 * 2147483648.0;
 /// Integers of V stay within this, so that the softmax can bound Σ weight·value within i32.
-const VALUE_LIMIT: f32 = 4095.0;
+const VALUE_LIMIT: f32 = 2047.0;
 /// The RMS error of a score, in natural-log units, above which a tile is computed in f32: it is, to first
 /// order, the relative error that the scores' rounding adds to the output.
 const SCORE_TOLERANCE: f32 = 1e-3;

@@ -62,8 +62,8 @@ pub(in crate::cpu) struct IntTile<'a> {
 
 /// A weight of 1 is 2^14: the largest power of two that leaves i16 a margin.
 const WEIGHT_BITS: i32 = 14;
-/// Row sums of integer weights stay below this, so that Σ weight·value fits an i32 with values up to 2^12.
-const SUM_LIMIT: i32 = (1 << 19) - 1024;
+/// Row sums of integer weights stay below this, so that Σ weight·value fits an i32 with values up to 2^11.
+const SUM_LIMIT: i32 = (1 << 20) - 1024;
 /// A row whose rounded weights miss its sum by more than this share gets a second limb.
 const LOST_SHARE: f32 = 1.0 / 2048.0;
 /// The second limb holds what rounding left, in units of 2^-9 of the first's.
