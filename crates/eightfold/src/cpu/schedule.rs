@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) const MAX_ROWS: usize = 512;
 /// Packing a tile of K and V costs about as much as this many query rows: what speaks against small blocks.
 const PACKING_ROWS: usize = 40;
+/// Merging one row of one split costs about as much as this many keys of that row, and the calling thread does it alone:
+/// what speaks against splitting the keys of many rows.
+const MERGE_KEYS: usize = 32;
 /// Keys per split at least: a shorter share costs more to merge than it saves.
 const MIN_SPLIT_KEYS: usize = 256;
 /// Below this many multiply-adds (some 20 µs of work) waking another thread does not pay.
@@ -47,7 +50,8 @@ impl Cut {
         let time = |query_blocks: usize, key_splits: usize| {
             let waves = (heads * query_blocks * key_splits).div_ceil(threads);
             let rows = shape.query_len.div_ceil(query_blocks) * group + PACKING_ROWS;
-            waves * rows * shape.key_len.div_ceil(key_splits)
+            let merged_rows = if key_splits == 1 { 0 } else { heads * shape.query_len * group * key_splits };
+            waves * rows * shape.key_len.div_ceil(key_splits) + merged_rows * MERGE_KEYS
         };
         let cuts = (1..=most_splits).flat_map(|splits| (needed..=most_blocks).map(move |blocks| (blocks, splits)));
         let (query_blocks, key_splits) =
@@ -180,7 +184,9 @@ mod tests {
             Cut::choose(&Problem::new(shape.parse().unwrap()).unwrap(), Schedule::Queue, threads)
         };
         assert_eq!(cut("1,8,512,64", 2), Cut { threads: 2, query_blocks: 1, key_splits: 1 });
+        assert_eq!(cut("1,1,512,64", 2), Cut { threads: 2, query_blocks: 2, key_splits: 1 });
         assert_eq!(cut("1,1,2048,64", 4).key_splits, 1);
+        assert_eq!(cut("1,8,512,64", 16), Cut { threads: 16, query_blocks: 2, key_splits: 1 });
         assert_eq!(cut("1,1,1,1,65536,128", 4), Cut { threads: 4, query_blocks: 1, key_splits: 4 });
         assert_eq!(cut("1,1,16,64", 8).threads, 1, "too little work to share");
     }
