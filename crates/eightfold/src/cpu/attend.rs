@@ -26,6 +26,13 @@ pub(super) struct Block {
     pub keys: Range<usize>,
 }
 
+impl Block {
+    /// The query and the query head of a row, with `group` query heads on one head of K and V.
+    pub(super) fn place(&self, row: usize, group: usize) -> (usize, usize) {
+        (self.queries.start + row / group, self.kv_head * group + row % group)
+    }
+}
+
 /// What every task shares.
 #[derive(Clone, Copy)]
 pub(super) struct Job<'a> {
@@ -121,8 +128,19 @@ pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> 
     let key_head = Head::new(job.k, block.batch, block.kv_head);
     let value_head = Head::new(job.v, block.batch, block.kv_head);
     let (key_scale, value_scale) = (key_head.largest_scale(), value_head.largest_scale());
-    let report = RunReport::default();
-    let mut pass = Pass { job, block, width, rows, key_head, key_scale, value_head, value_scale, scratch, report };
+    let mut pass = Pass {
+        job,
+        block,
+        width,
+        rows,
+        key_head,
+        key_scale,
+        value_head,
+        value_scale,
+        float_queries_packed: false,
+        scratch,
+        report: RunReport::default(),
+    };
 
     pass.begin();
     let visible_keys = job.problem.visible_keys(block.queries.end - 1).min(block.keys.end);
@@ -159,22 +177,17 @@ struct Pass<'a, 'b> {
     key_scale: f32,
     value_head: Head<'b>,
     value_scale: f32,
+    float_queries_packed: bool,
     scratch: &'a mut Scratch,
     report: RunReport,
 }
 
 impl Pass<'_, '_> {
-    /// The query and the query head of a row.
-    fn place(&self, row: usize) -> (usize, usize) {
-        let group = self.job.problem.shape().group();
-        (self.block.queries.start + row / group, self.block.kv_head * group + row % group)
-    }
-
     fn words(&self) -> usize {
         self.width / 2
     }
 
-    /// Empties the state, finds each row's scale, and packs Q.
+    /// Empties the state, finds each row's scale, and packs Q for the integer path.
     fn begin(&mut self) {
         let (rows, width) = (self.rows, self.width);
         let scratch = &mut *self.scratch;
@@ -186,9 +199,8 @@ impl Pass<'_, '_> {
         scratch.alpha.resize(self.job.config.tile_queries, 0.0);
         scratch.beta.resize(self.job.config.tile_queries, 0.0);
         self.scale_rows();
-        match self.job.config.numbers {
-            Numbers::F32 => self.pack_queries_float(),
-            Numbers::Int16 => self.pack_queries_int(),
+        if self.job.config.numbers == Numbers::Int16 {
+            self.pack_queries_int();
         }
     }
 
@@ -222,7 +234,7 @@ impl Pass<'_, '_> {
         } else {
             room.clear(self.rows, width);
             for row in 0..self.rows {
-                let (query, head) = self.place(row);
+                let (query, head) = block.place(row, shape.group());
                 room.put(row, width, Head::new(job.q, block.batch, head).row(query));
             }
             consume(self.scratch, &room.codes(width, job.q.format()));
@@ -230,8 +242,9 @@ impl Pass<'_, '_> {
         self.scratch.room = room;
     }
 
-    /// Q in f32, each row with its scale.
+    /// Q in f32, each row with its scale; the integer path comes to it with the first tile that needs f32.
     fn pack_queries_float(&mut self) {
+        self.float_queries_packed = true;
         let (job, rows, width) = (self.job, self.rows, self.width);
         self.with_query_codes(|scratch, codes| {
             let scaled = Codes { factors: &scratch.row_scales, ..*codes };
@@ -267,8 +280,7 @@ impl Pass<'_, '_> {
     /// Packs a tile of K and V in f32.
     fn pack_float(&mut self, keys: &Range<usize>) {
         let (job, width) = (self.job, self.width);
-        if job.config.numbers == Numbers::Int16 {
-            // The first tile that needs f32 needs Q in f32 too; packing it again for the next costs little.
+        if !self.float_queries_packed {
             self.pack_queries_float();
         }
         let Pass { key_head, key_scale, value_head, value_scale, .. } = *self;

@@ -169,8 +169,7 @@ pub(super) fn store<T: Element>(
 
 /// The score of a row with the mean key, which a centred K leaves out of every score alike.
 fn mean_score(job: &Job, block: &Block, row: usize, means: &[f32]) -> f32 {
-    let group = job.problem.shape().group();
-    let (query, head) = (block.queries.start + row / group, block.kv_head * group + row % group);
+    let (query, head) = block.place(row, job.problem.shape().group());
     let mut values = vec![0.0; means.len()];
     fp8::decode_f32(job.q.format(), Head::new(job.q, block.batch, head).row(query), &mut values);
     let scale = job.q.scales().of_row(job.q.dims(), block.batch, head, query) * job.problem.softmax_scale();

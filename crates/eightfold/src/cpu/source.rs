@@ -175,14 +175,10 @@ impl<'a> Head<'a> {
                 let mut group_max = [0u8; GROUP];
                 for row in rows.clone() {
                     let codes = &self.row(row)[group * GROUP..][..largest.len()];
-                    if let Some(codes) = codes.first_chunk::<GROUP>() {
-                        for (largest, code) in group_max.iter_mut().zip(codes) {
-                            *largest = (*largest).max(code & 0x7f);
-                        }
-                    } else {
-                        for (largest, code) in group_max.iter_mut().zip(codes) {
-                            *largest = (*largest).max(code & 0x7f);
-                        }
+                    // Of a whole group the compiler knows the length, and makes it a few vector instructions.
+                    match codes.first_chunk::<GROUP>() {
+                        Some(codes) => raise_codes(&mut group_max, codes),
+                        None => raise_codes(&mut group_max, codes),
                     }
                 }
                 largest.copy_from_slice(&group_max[..largest.len()]);
@@ -197,5 +193,13 @@ impl<'a> Head<'a> {
         for (largest, value) in largest.iter_mut().zip(&values[..head_dim]) {
             *largest = largest.max(*value);
         }
+    }
+}
+
+/// Raises each code to the other's magnitude.
+#[inline(always)]
+fn raise_codes(largest: &mut [u8], codes: &[u8]) {
+    for (largest, code) in largest.iter_mut().zip(codes) {
+        *largest = (*largest).max(code & 0x7f);
     }
 }
