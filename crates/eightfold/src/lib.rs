@@ -29,8 +29,10 @@
 //! [`reference`](mod@reference) computes the same in float64: the oracle that everything here is measured against.
 
 pub mod cpu;
+pub mod cuda;
 mod error;
 pub mod fp8;
+mod knobs;
 mod output;
 mod plan;
 mod problem;
@@ -41,6 +43,7 @@ mod tensor;
 mod variant;
 
 pub use error::{Error, Result};
+pub use knobs::Knob;
 pub use output::{Output, Values};
 pub use plan::{Considered, Plan, RunReport, attention};
 pub use problem::{MAX_HEAD_DIM, Mask, OutputFormat, Problem, Shape};

@@ -56,6 +56,7 @@ impl Plan {
                 config.check()?;
                 config.check_machine()?;
             }
+            Variant::Ladder(config) => config.check()?,
         }
         let considered = vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
         Ok(Plan { problem: *problem, variant, considered })
@@ -85,6 +86,7 @@ impl Plan {
         }
         match &self.variant {
             Variant::Cpu(config) => text.push_str(&format!("how      {}\n", cpu::describe(config, &self.problem))),
+            Variant::Ladder(config) => text.push_str(&format!("how      {config}\n")),
         }
         text
     }
@@ -98,6 +100,7 @@ impl Plan {
         output.check(&self.problem)?;
         match &self.variant {
             Variant::Cpu(config) => cpu::run(config, &self.problem, q, k, v, output),
+            Variant::Ladder(_) => Err(Error::unavailable("CUDA", "not written yet", "wait")),
         }
     }
 

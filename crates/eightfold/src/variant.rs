@@ -1,6 +1,7 @@
 //! A kernel with its knobs set, as text: `cpu:numbers=i16,simd=avx2` or `cpu:int16-avx2`.
 
 use crate::cpu;
+use crate::cuda::ladder;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +12,8 @@ use std::str::FromStr;
 pub enum Variant {
     /// The CPU kernel.
     Cpu(cpu::Config),
+    /// The staged CUDA kernel.
+    Ladder(ladder::Config),
 }
 
 impl Variant {
@@ -18,6 +21,7 @@ impl Variant {
     pub fn kernel(&self) -> &'static str {
         match self {
             Variant::Cpu(_) => "cpu",
+            Variant::Ladder(_) => "ladder",
         }
     }
 }
@@ -27,6 +31,7 @@ impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Variant::Cpu(config) => write!(f, "cpu:{config}"),
+            Variant::Ladder(config) => write!(f, "ladder:{config}"),
         }
     }
 }
@@ -39,7 +44,8 @@ impl FromStr for Variant {
         let (kernel, config) = text.split_once(':').unwrap_or((text, ""));
         match kernel {
             "cpu" => Ok(Variant::Cpu(config.parse()?)),
-            _ => Err(crate::suggest::unknown("kernel", kernel, &["cpu"])),
+            "ladder" => Ok(Variant::Ladder(config.parse()?)),
+            _ => Err(crate::suggest::unknown("kernel", kernel, &["cpu", "ladder"])),
         }
     }
 }

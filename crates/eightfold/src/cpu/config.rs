@@ -4,6 +4,7 @@ use super::choose;
 use super::isa;
 use super::stages;
 use crate::error::{Error, Result};
+use crate::knobs::{Knob, knob_values};
 use crate::suggest;
 use std::fmt;
 use std::str::FromStr;
@@ -23,36 +24,6 @@ pub struct Config {
     pub tile_queries: usize,
     /// Keys per tile: a multiple of 16, 16 to 1024 (512 with [`Numbers::Int16`]).
     pub tile_keys: usize,
-}
-
-/// Declares an enum of knob values with their names as text.
-macro_rules! knob_values {
-    ($(#[$meta:meta])* $knob:ident($name:literal) { $($(#[$doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $knob { $($(#[$doc])* $value),+ }
-
-        impl $knob {
-            /// Every value.
-            pub const ALL: &'static [$knob] = &[$($knob::$value),+];
-            /// The names of the values, in the same order.
-            pub const NAMES: &'static [&'static str] = &[$($text),+];
-        }
-
-        impl fmt::Display for $knob {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(Self::NAMES[*self as usize])
-            }
-        }
-
-        impl FromStr for $knob {
-            type Err = Error;
-            fn from_str(text: &str) -> Result<Self> {
-                let position = Self::NAMES.iter().position(|name| *name == text);
-                position.map(|index| Self::ALL[index]).ok_or_else(|| suggest::unknown($name, text, Self::NAMES))
-            }
-        }
-    };
 }
 
 knob_values! {
@@ -100,17 +71,6 @@ knob_values! {
         /// Threads take the next task from an atomic counter, the largest tasks first.
         Queue = "queue",
     }
-}
-
-/// The name and the meaning of a knob, and what it may be set to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Knob {
-    /// Its name in the text of a variant.
-    pub name: &'static str,
-    /// The values worth trying; for tile sizes a sensible range, not every legal one.
-    pub values: &'static [&'static str],
-    /// What it does.
-    pub what: &'static str,
 }
 
 /// Every knob of the CPU kernel, in the order in which a config prints them.

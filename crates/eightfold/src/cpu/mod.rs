@@ -19,7 +19,7 @@ mod stages;
 mod units;
 
 pub(crate) use choose::{candidates, describe};
-pub use config::{Config, Exp, KNOBS, Knob, Numbers, Schedule, Simd};
+pub use config::{Config, Exp, KNOBS, Numbers, Schedule, Simd};
 pub use isa::Features;
 pub use stages::{STAGES, Stage, find as find_stage};
 

@@ -1,0 +1,55 @@
+//! The GPU architectures that kernels are compiled for.
+
+use crate::error::{Error, Result};
+use crate::suggest;
+use std::fmt;
+use std::str::FromStr;
+
+/// A GPU architecture, as the compiler names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Arch {
+    /// Ada: compute capability 8.9 (L4, L40, RTX 40).
+    Sm89,
+    /// Hopper: compute capability 9.0 (H100, H200).
+    Sm90,
+}
+
+impl Arch {
+    /// Every architecture.
+    pub const ALL: &'static [Arch] = &[Arch::Sm89, Arch::Sm90];
+    /// Their names, in the same order.
+    pub const NAMES: &'static [&'static str] = &["sm_89", "sm_90"];
+
+    /// The architecture of a device of this compute capability, if kernels are compiled for it.
+    pub fn of_capability(major: i32, minor: i32) -> Option<Arch> {
+        match (major, minor) {
+            (8, 9) => Some(Arch::Sm89),
+            (9, 0) => Some(Arch::Sm90),
+            _ => None,
+        }
+    }
+
+    /// The most shared memory, static and dynamic together, that one block can have.
+    pub fn max_shared_bytes(self) -> usize {
+        match self {
+            Arch::Sm89 => 99 * 1024,
+            Arch::Sm90 => 227 * 1024,
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+impl FromStr for Arch {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let position = Self::NAMES.iter().position(|name| *name == text);
+        position.map(|index| Self::ALL[index]).ok_or_else(|| suggest::unknown("arch", text, Self::NAMES))
+    }
+}

@@ -1,0 +1,11 @@
+//! The ladder: one tiled attention kernel whose every optimisation is a knob, and the stages that switch them on.
+
+mod config;
+mod launch;
+mod program;
+mod stages;
+
+pub use config::{Banks, Config, Copy, Exp, KNOBS, Pv, Qk, Schedule, Softmax};
+pub use launch::Prepared;
+pub use program::{Specialisation, shared_bytes};
+pub use stages::{STAGES, Stage, find as find_stage};

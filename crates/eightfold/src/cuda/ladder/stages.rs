@@ -1,0 +1,73 @@
+//! The CUDA ladder: named configs, each one step past the one before.
+
+use super::config::{Banks, Config, Copy, Exp, Pv, Qk, Schedule, Softmax};
+use crate::error::Result;
+use crate::suggest;
+
+/// A named config on the ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stage {
+    /// Its name, usable wherever a config is.
+    pub name: &'static str,
+    /// What changed since the stage before.
+    pub what: &'static str,
+    /// The knobs.
+    pub config: Config,
+}
+
+const BASELINE: Config = Config {
+    copy: Copy::Sync,
+    qk: Qk::F16,
+    softmax: Softmax::Separate,
+    pv: Pv::Scalar,
+    exp: Exp::Hardware,
+    banks: Banks::Padded,
+    schedule: Schedule::Grid,
+    producers: 0,
+    tile_queries: 64,
+    tile_keys: 64,
+    warps: 4,
+};
+const ASYNC_COPY: Config = Config { copy: Copy::Async2, ..BASELINE };
+const SIMD_PV: Config = Config { pv: Pv::Simd, ..ASYNC_COPY };
+const MMA_PV: Config = Config { pv: Pv::Mma, ..SIMD_PV };
+const REUSE_SCORES: Config = Config { softmax: Softmax::Reuse, ..MMA_PV };
+const FUSED_SOFTMAX: Config = Config { softmax: Softmax::Fused, ..REUSE_SCORES };
+const THREE_STAGE: Config = Config { copy: Copy::Async3, ..FUSED_SOFTMAX };
+const WARP_SPECIALISED: Config = Config { producers: 1, ..THREE_STAGE };
+const PERSISTENT: Config = Config { schedule: Schedule::Persistent, ..WARP_SPECIALISED };
+const FAST_EXP: Config = Config { exp: Exp::Polynomial, ..PERSISTENT };
+const SWIZZLE: Config = Config { banks: Banks::Swizzled, ..FAST_EXP };
+const FP8_MMA: Config = Config { qk: Qk::Fp8, pv: Pv::Fp8, ..SWIZZLE };
+const TUNED: Config = Config {
+    exp: Exp::Hardware,
+    schedule: Schedule::Grid,
+    producers: 0,
+    copy: Copy::Async2,
+    qk: Qk::Unpack,
+    pv: Pv::Unpack,
+    ..SWIZZLE
+};
+
+/// Every stage, from the plain baseline to the best.
+pub const STAGES: &[Stage] = &[
+    Stage { name: "baseline", what: "tensor cores for the scores alone; scalar sums of V", config: BASELINE },
+    Stage { name: "async-copy", what: "cp.async: the next tile arrives while this one is used", config: ASYNC_COPY },
+    Stage { name: "simd-pv", what: "vector loads and paired multiply-adds for the sums of V", config: SIMD_PV },
+    Stage { name: "mma-pv", what: "tensor cores for the sums of V", config: MMA_PV },
+    Stage { name: "reuse-scores", what: "weights overwrite the scores in shared memory", config: REUSE_SCORES },
+    Stage { name: "fused-softmax", what: "scores and weights never leave the registers", config: FUSED_SOFTMAX },
+    Stage { name: "three-stage", what: "two tiles on their way instead of one", config: THREE_STAGE },
+    Stage { name: "warp-specialised", what: "one warp does nothing but copy", config: WARP_SPECIALISED },
+    Stage { name: "persistent", what: "blocks stay and take the next tile from a queue", config: PERSISTENT },
+    Stage { name: "fast-exp", what: "exponentials by polynomial", config: FAST_EXP },
+    Stage { name: "swizzle", what: "exclusive-or layout instead of padding", config: SWIZZLE },
+    Stage { name: "fp8-mma", what: "FP8 tensor cores for both products", config: FP8_MMA },
+    Stage { name: "tuned", what: "the best combination that was measured", config: TUNED },
+];
+
+/// The stage of this name.
+pub fn find(name: &str) -> Result<&'static Stage> {
+    let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+    STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
+}
