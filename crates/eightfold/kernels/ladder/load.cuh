@@ -1,0 +1,115 @@
+// K and V: from global memory to shared memory, one tile at a time.
+#pragma once
+#include "ladder/problem.cuh"
+#include "ladder/shared.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/copy.cuh"
+
+// Keys are kept in fragment order where the weights go on to the value product from their registers in words.
+inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 ? fragment_order(key) : key; }
+
+// Calls copy(row, chunk, source, valid bytes) for each 16-byte chunk of a tile of K, or of V as rows, that falls to
+// this thread. Keys past the end have no valid bytes.
+template <typename Copy>
+inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile, int thread,
+                           Copy copy) {
+    constexpr int CHUNKS = HEAD_DIM / 16;
+    const unsigned char* head = operand.head(work.batch, work.kv_head);
+    for (int index = thread; index < TILE_KEYS * CHUNKS; index += COPY_THREADS) {
+        int row = index / CHUNKS, chunk = index % CHUNKS;
+        int key = key_tile * TILE_KEYS + row;
+        bool exists = key < problem.key_len;
+        copy(row, chunk, exists ? operand.line(head, key) + 16 * chunk : head, exists ? 16 : 0);
+    }
+}
+
+// The same for a tile of V transposed: row = channel, chunk = 16 keys.
+template <typename Copy>
+inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
+    constexpr int CHUNKS = TILE_KEYS / 16;
+    const unsigned char* head = problem.v.head(work.batch, work.kv_head);
+    for (int index = thread; index < HEAD_DIM * CHUNKS; index += COPY_THREADS) {
+        int channel = index / CHUNKS, chunk = index % CHUNKS;
+        int key = key_tile * TILE_KEYS + 16 * chunk;
+        int valid_bytes = min(max(problem.key_len - key, 0), 16);
+        copy(channel, chunk, valid_bytes ? problem.v.line(head, channel) + key : head, valid_bytes);
+    }
+}
+
+// Starts the copies of one tile of K and V into a stage.
+inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage, int thread) {
+    unsigned keys = key_codes(shared, stage), values = value_codes(shared, stage);
+    for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+        copy_async_16(KeyCodes::address(keys, key_row(row), chunk), source, bytes);
+    });
+    if constexpr (TRANSPOSED_VALUES) {
+        for_channel_chunks(problem, work, key_tile, thread, [&](int channel, int chunk, const void* source, int bytes) {
+            copy_async_16(ValueCodes::address(values, fragment_order(channel), chunk), source, bytes);
+        });
+    } else {
+        for_key_chunks(problem, problem.v, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+            copy_async_16(ValueCodes::address(values, row, chunk), source, bytes);
+        });
+    }
+}
+
+// 16 codes to 16 f16 in fragment order, which is where low and high halves of their words fall by themselves.
+inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
+    auto low = [](unsigned word) { return widen_pair<E5M2>(static_cast<unsigned short>(word)); };
+    auto high = [](unsigned word) { return widen_pair<E5M2>(static_cast<unsigned short>(word >> 16)); };
+    store_shared_16(WideTile::address(tile, row, 2 * chunk),
+                    make_uint4(low(codes.x), low(codes.y), low(codes.z), low(codes.w)));
+    store_shared_16(WideTile::address(tile, row, 2 * chunk + 1),
+                    make_uint4(high(codes.x), high(codes.y), high(codes.z), high(codes.w)));
+}
+
+// Widens the tiles of a stage that the products want in f16.
+inline void widen_stage(unsigned shared, int stage, int thread) {
+    constexpr int CHUNKS = HEAD_DIM / 16;
+    for (int index = thread; index < TILE_KEYS * CHUNKS; index += COMPUTE_THREADS) {
+        int row = index / CHUNKS, chunk = index % CHUNKS;
+        if constexpr (WIDEN_KEYS) {
+            uint4 codes = load_shared_16(KeyCodes::address(key_codes(shared, stage), key_row(row), chunk));
+            store_widened(shared + WIDE_KEYS, key_row(row), chunk, codes);
+        }
+        if constexpr (WIDEN_VALUES) {
+            uint4 codes = load_shared_16(ValueCodes::address(value_codes(shared, stage), row, chunk));
+            store_widened(shared + WIDE_VALUES, row, chunk, codes);
+        }
+    }
+}
+
+// The valid bytes at `source`, zeros for the rest.
+inline uint4 load_global_16(const void* source, int valid_bytes) {
+    if (valid_bytes == 16) return *static_cast<const uint4*>(source);
+    auto word = [&](int first) {
+        unsigned word = 0;
+        for (int byte = 0; byte < 4; ++byte) {
+            if (first + byte < valid_bytes) word |= static_cast<const unsigned char*>(source)[first + byte] << 8 * byte;
+        }
+        return word;
+    };
+    return make_uint4(word(0), word(4), word(8), word(12));
+}
+
+// Copies one tile of K and V through registers, widened where the products want it so.
+inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared, int thread) {
+    for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+        uint4 codes = load_global_16(source, bytes);
+        if constexpr (WIDEN_KEYS) {
+            store_widened(shared + WIDE_KEYS, key_row(row), chunk, codes);
+        } else {
+            store_shared_16(KeyCodes::address(key_codes(shared, 0), key_row(row), chunk), codes);
+        }
+    });
+    if constexpr (TRANSPOSED_VALUES) {
+        for_channel_chunks(problem, work, key_tile, thread, [&](int channel, int chunk, const void* source, int bytes) {
+            store_shared_16(ValueCodes::address(value_codes(shared, 0), fragment_order(channel), chunk),
+                            load_global_16(source, bytes));
+        });
+    } else {
+        for_key_chunks(problem, problem.v, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+            store_widened(shared + WIDE_VALUES, row, chunk, load_global_16(source, bytes));
+        });
+    }
+}

@@ -1,0 +1,65 @@
+// Shared memory: tiles of 16-byte chunks, laid out against bank conflicts, and where each lies.
+#pragma once
+#include "ladder/settings.cuh"
+#include "ptx/address.cuh"
+
+// A tile of rows of 16-byte chunks. Eight rows that a tensor-core load reads at once must start in eight different
+// groups of four banks: the row stride is an odd number of chunks, or the chunks of a row change places with the row.
+template <int ROWS, int CHUNKS>
+struct Tile {
+    static constexpr int STRIDE = 16 * (CHUNKS + (BANKS == BANKS_PADDED));
+    static constexpr int BYTES = ROWS * STRIDE;
+    static constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;  // of the 128 bytes that all banks hold
+
+    static unsigned address(unsigned base, int row, int chunk) {
+        if (BANKS == BANKS_SWIZZLED) chunk ^= row / ROWS_PER_LINE % (CHUNKS < 8 ? CHUNKS : 8);
+        return base + row * STRIDE + 16 * chunk;
+    }
+
+    // What this lane passes to load_matrices for the four 8-row matrices from `first` on, counted along the chunks of
+    // eight rows, then down to the next eight.
+    static unsigned matrix_address(unsigned base, int first, int lane) {
+        int matrix = first + lane / 8;
+        return address(base, matrix / CHUNKS * 8 + lane % 8, matrix % CHUNKS);
+    }
+};
+
+// Within 16 neighbours, tensor cores hand a thread elements 2q, 2q+1 of one product and of the next, but a thread that
+// reads 8-bit words has elements 4q…4q+3. Rows in this order make the one the other: element 4q+2h+e is at 8h+2q+e.
+inline int fragment_order(int index) {
+    return (index & ~15) | (index & 2) << 2 | (index & 12) >> 1 | (index & 1);
+}
+
+// Its inverse.
+inline int from_fragment_order(int place) {
+    return (place & ~15) | (place & 8) >> 2 | (place & 6) << 1 | (place & 1);
+}
+
+using KeyCodes = Tile<TILE_KEYS, HEAD_DIM / 16>;
+using ValueCodes = Tile<TRANSPOSED_VALUES ? HEAD_DIM : TILE_KEYS, (TRANSPOSED_VALUES ? TILE_KEYS : HEAD_DIM) / 16>;
+using WideTile = Tile<TILE_KEYS, HEAD_DIM / 8>;  // f16
+
+constexpr int SCORE_STRIDE = 4 * TILE_KEYS + 16;   // bytes of a row of f32 scores
+constexpr int WEIGHT_STRIDE = SOFTMAX == SOFTMAX_REUSE ? SCORE_STRIDE : 2 * TILE_KEYS + 16;
+
+// Byte offsets of everything, one after the other.
+constexpr int STAGE_BYTES = KEEP_KEY_CODES * KeyCodes::BYTES + KEEP_VALUE_CODES * ValueCodes::BYTES;
+constexpr int WIDE_KEYS = COPY_STAGES * STAGE_BYTES;
+constexpr int WIDE_VALUES = WIDE_KEYS + WIDEN_KEYS * WideTile::BYTES;
+constexpr int SCORES = WIDE_VALUES + WIDEN_VALUES * WideTile::BYTES;
+constexpr int WEIGHTS = SOFTMAX == SOFTMAX_REUSE ? SCORES : SCORES + (SOFTMAX == SOFTMAX_SEPARATE) * TILE_QUERIES * SCORE_STRIDE;
+constexpr int AFTER_WEIGHTS =
+    WEIGHTS + (SOFTMAX == SOFTMAX_SEPARATE ? TILE_QUERIES * WEIGHT_STRIDE : SOFTMAX == SOFTMAX_REUSE ? TILE_QUERIES * SCORE_STRIDE : 0);
+constexpr int ROW_STATE = AFTER_WEIGHTS;  // maximum, sum and correction of each row
+constexpr int BARRIERS = ROW_STATE + (SOFTMAX != SOFTMAX_FUSED) * 3 * 4 * TILE_QUERIES;
+constexpr int NEXT_WORK = BARRIERS + (PRODUCERS > 0) * 16 * COPY_STAGES;
+constexpr int TOTAL_BYTES = NEXT_WORK + PERSISTENT * 16;
+
+static_assert(TOTAL_BYTES == SHARED_BYTES, "the host and the kernel must agree on the shared memory of a block");
+
+inline unsigned key_codes(unsigned shared, int stage) { return shared + stage * STAGE_BYTES; }
+inline unsigned value_codes(unsigned shared, int stage) {
+    return shared + stage * STAGE_BYTES + KEEP_KEY_CODES * KeyCodes::BYTES;
+}
+inline unsigned filled_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage; }
+inline unsigned emptied_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage + 8; }
