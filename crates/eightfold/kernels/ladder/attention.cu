@@ -6,6 +6,7 @@
 //       store O / sum and the log-sum-exp
 #include "ladder/dump.cuh"
 #include "ladder/load.cuh"
+#include "ladder/merge.cuh"
 #include "ladder/pipeline.cuh"
 #include "ladder/problem.cuh"
 #include "ladder/scores.cuh"
@@ -31,6 +32,7 @@ struct ValueScale {
 // One tile of queries, by the warps that compute.
 template <typename Sums>
 inline void attend(const Attention& problem, const Work& work, char* memory, Ring& ring, int warp, int lane) {
+    int row_warp = warp % ROW_WARPS, group = warp / ROW_WARPS;
     unsigned shared = shared_address(memory);
     SharedRows shared_rows{memory};
     int kv_head = work.kv_head_index(problem);
@@ -38,9 +40,9 @@ inline void attend(const Attention& problem, const Work& work, char* memory, Rin
 
     TileReader reader(problem, work, shared, ring, warp, lane);
     Queries queries;
-    queries.load(problem, work, warp, lane);
+    queries.load(problem, work, row_warp, lane);
     Rows rows;
-    rows.begin(problem, work, warp, lane);
+    rows.begin(problem, work, row_warp, lane);
     if constexpr (SOFTMAX != SOFTMAX_FUSED) begin_rows(shared_rows, warp, lane);
     Sums sums;
     sums.begin();
@@ -52,19 +54,19 @@ inline void attend(const Attention& problem, const Work& work, char* memory, Rin
         int stage = reader.acquire(tile);
 
         Scores scores;
-        scores.compute(queries, shared, stage, lane);
-        if (tile >= work.first_masked) mask_scores(scores, rows, tile, lane);
+        scores.compute(queries, shared, stage, group, lane);
+        if (tile >= work.first_masked) mask_scores(scores, rows, tile, group, lane);
         if constexpr (KEY_BLOCK_SCALES) key_scale = problem.k.scale(kv_head, tile * TILE_KEYS);
-        if (dumped) dump_scores(problem, scores, rows, key_scale, tile, warp, lane);
+        if (dumped) dump_scores(problem, scores, rows, key_scale, tile, row_warp, group, lane);
 
         float unit_change = 1.0f;
         if constexpr (VALUE_BLOCK_SCALES) unit_change = value_scale.change_to(problem.v.scale(kv_head, tile * TILE_KEYS));
         if constexpr (SOFTMAX == SOFTMAX_FUSED) {
             float correction[Rows::COUNT];
             weigh_in_registers(scores, rows, key_scale, correction);
-            if (dumped) dump_weights(problem, scores, tile, warp, lane);
+            if (dumped) dump_weights(problem, scores, tile, row_warp, group, lane);
             sums.correct(correction, unit_change);
-            sums.add(scores, shared, stage, lane);
+            sums.add(scores, shared, stage, group, lane);
         } else {
             store_scores(shared_rows, scores, rows, key_scale, warp, lane);
             weigh_in_shared(shared_rows, warp, lane);
@@ -73,7 +75,7 @@ inline void attend(const Attention& problem, const Work& work, char* memory, Rin
             sums.add_from_shared(shared_rows, shared, warp, lane);
             rows.read(shared_rows, warp, lane);
         }
-        if (dumped) {
+        if (dumped && group == 0) {
             dump_rows(problem, rows, tile, warp, lane);
             dump_sums(problem, sums, tile, warp, lane);
         }
@@ -81,6 +83,10 @@ inline void attend(const Attention& problem, const Work& work, char* memory, Rin
     }
 
     if constexpr (SOFTMAX == SOFTMAX_FUSED) rows.gather();
+    if constexpr (KEY_GROUPS > 1) {
+        merge_groups(sums, rows, memory, row_warp, group, lane);
+        if (group > 0) return;
+    }
     store_sums(problem, work, sums, rows, value_scale.current, warp, lane);
 }
 

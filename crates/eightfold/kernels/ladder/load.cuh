@@ -55,12 +55,10 @@ inline void start_copy(const Attention& problem, const Work& work, int key_tile,
 
 // 16 codes to 16 f16 in fragment order, which is where low and high halves of their words fall by themselves.
 inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
-    auto low = [](unsigned word) { return widen_pair<E5M2>(static_cast<unsigned short>(word)); };
-    auto high = [](unsigned word) { return widen_pair<E5M2>(static_cast<unsigned short>(word >> 16)); };
     store_shared_16(WideTile::address(tile, row, 2 * chunk),
-                    make_uint4(low(codes.x), low(codes.y), low(codes.z), low(codes.w)));
+                    make_uint4(widen_low<E5M2>(codes.x), widen_low<E5M2>(codes.y), widen_low<E5M2>(codes.z), widen_low<E5M2>(codes.w)));
     store_shared_16(WideTile::address(tile, row, 2 * chunk + 1),
-                    make_uint4(high(codes.x), high(codes.y), high(codes.z), high(codes.w)));
+                    make_uint4(widen_high<E5M2>(codes.x), widen_high<E5M2>(codes.y), widen_high<E5M2>(codes.z), widen_high<E5M2>(codes.w)));
 }
 
 // Widens the tiles of a stage that the products want in f16.

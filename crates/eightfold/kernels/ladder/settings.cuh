@@ -13,9 +13,12 @@ constexpr int COMPUTE_THREADS = 32 * WARPS;
 constexpr int COPY_THREADS = 32 * (PRODUCERS ? PRODUCERS : WARPS);
 constexpr int THREADS = 32 * (WARPS + PRODUCERS);
 
-constexpr int WARP_ROWS = TILE_QUERIES / WARPS;
+// A warp has some rows of the tile of queries and, of every tile of keys, the part of its group.
+constexpr int ROW_WARPS = WARPS / KEY_GROUPS;
+constexpr int WARP_ROWS = TILE_QUERIES / ROW_WARPS;
+constexpr int WARP_KEYS = TILE_KEYS / KEY_GROUPS;
 constexpr int ROW_TILES = WARP_ROWS / 16;  // of 16 rows, the height of a tensor-core product
-constexpr int KEY_TILES = TILE_KEYS / 8;   // of 8 keys, its width in the score product
+constexpr int KEY_TILES = WARP_KEYS / 8;   // of 8 keys, its width in the score product
 constexpr int DIM_TILES = HEAD_DIM / 8;    // of 8 channels, its width in the value product
 
 // K and V are widened to f16 in shared memory, or stay FP8 there; V that stays FP8 arrives transposed.
@@ -32,6 +35,9 @@ constexpr float WEIGHT_EXPONENT = 8.0f;
 
 inline float minus_infinity() { return __int_as_float(0xff800000); }
 
+// Below every score, yet finite: a row that has seen no key stays free of NaN.
+constexpr float LOWEST = -1e30f;
+
 // The one of two types that a condition picks.
 template <bool CONDITION, typename First, typename Second>
 struct Either {
@@ -43,8 +49,10 @@ struct Either<false, First, Second> {
 };
 
 static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp has one or two tiles of 16 rows");
-static_assert(TILE_KEYS % 32 == 0 && HEAD_DIM % 32 == 0, "FP8 products take 32 values at a time");
+static_assert(WARPS % KEY_GROUPS == 0, "every part of the keys has the same number of warps");
+static_assert(WARP_KEYS % 32 == 0 && HEAD_DIM % 32 == 0, "FP8 products take 32 values at a time");
 static_assert(PRODUCERS == 0 || COPY_ASYNC, "warps that only copy need buffers to copy ahead into");
 static_assert(SOFTMAX == SOFTMAX_FUSED || WARP_ROWS == 16, "softmax in shared memory is written for 16 rows a warp");
 static_assert(SOFTMAX == SOFTMAX_FUSED || WIDEN_VALUES, "weights in shared memory are f16");
 static_assert(SOFTMAX != SOFTMAX_FUSED || PV >= PV_MMA, "weights in registers need a tensor-core product");
+static_assert(SOFTMAX == SOFTMAX_FUSED || KEY_GROUPS == 1, "parts of the keys are merged from registers");

@@ -16,11 +16,11 @@ struct Tile {
         return base + row * STRIDE + 16 * chunk;
     }
 
-    // What this lane passes to load_matrices for the four 8-row matrices from `first` on, counted along the chunks of
-    // eight rows, then down to the next eight.
-    static unsigned matrix_address(unsigned base, int first, int lane) {
-        int matrix = first + lane / 8;
-        return address(base, matrix / CHUNKS * 8 + lane % 8, matrix % CHUNKS);
+    // What this lane passes to load_matrices for four matrices of 8 rows: `WIDTH` chunks side by side, then down.
+    template <int WIDTH>
+    static unsigned matrix_address(unsigned base, int first_row, int first_chunk, int lane) {
+        int matrix = lane / 8;
+        return address(base, first_row + 8 * (matrix / WIDTH) + lane % 8, first_chunk + matrix % WIDTH);
     }
 };
 
@@ -46,7 +46,11 @@ constexpr int WEIGHT_STRIDE = SOFTMAX == SOFTMAX_REUSE ? SCORE_STRIDE : 2 * TILE
 constexpr int STAGE_BYTES = KEEP_KEY_CODES * KeyCodes::BYTES + KEEP_VALUE_CODES * ValueCodes::BYTES;
 constexpr int WIDE_KEYS = COPY_STAGES * STAGE_BYTES;
 constexpr int WIDE_VALUES = WIDE_KEYS + WIDEN_KEYS * WideTile::BYTES;
-constexpr int SCORES = WIDE_VALUES + WIDEN_VALUES * WideTile::BYTES;
+constexpr int TILES_END = WIDE_VALUES + WIDEN_VALUES * WideTile::BYTES;
+// When the tiles are no longer needed, the sums of all groups of keys but the first take their place.
+constexpr int MERGED_FLOATS = ROW_TILES * (4 * DIM_TILES + 4);  // of a lane
+constexpr int MERGED_BYTES = (KEY_GROUPS - 1) * ROW_WARPS * 32 * 4 * MERGED_FLOATS;
+constexpr int SCORES = TILES_END > MERGED_BYTES ? TILES_END : MERGED_BYTES;
 constexpr int WEIGHTS = SOFTMAX == SOFTMAX_REUSE ? SCORES : SCORES + (SOFTMAX == SOFTMAX_SEPARATE) * TILE_QUERIES * SCORE_STRIDE;
 constexpr int AFTER_WEIGHTS =
     WEIGHTS + (SOFTMAX == SOFTMAX_SEPARATE ? TILE_QUERIES * WEIGHT_STRIDE : SOFTMAX == SOFTMAX_REUSE ? TILE_QUERIES * SCORE_STRIDE : 0);

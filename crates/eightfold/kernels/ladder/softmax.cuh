@@ -37,7 +37,6 @@ struct SharedRows {
 };
 
 // What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
-// A row that sees no key at all has NaN in it until the end, where it is replaced.
 struct Rows {
     static constexpr int COUNT = 2 * ROW_TILES;
     float scale_log2[COUNT];  // from products of codes to powers of two, without K's scale
@@ -45,13 +44,13 @@ struct Rows {
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
     int visible[COUNT];       // keys that the query sees
 
-    void begin(const Attention& problem, const Work& work, int warp, int lane) {
+    void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) {
-            int query = query_of(work, warp, lane, row);
+            int query = query_of(work, row_warp, lane, row);
             int existing = min(query, problem.query_len - 1);
             scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), existing);
-            maximum[row] = minus_infinity();
+            maximum[row] = LOWEST;
             sum[row] = 0.0f;
             visible[row] = problem.visible_keys(query);
         }
@@ -64,22 +63,22 @@ struct Rows {
     }
 
     // Scores in shared memory: what is kept there.
-    void read(const SharedRows& shared, int warp, int lane) {
+    void read(const SharedRows& shared, int row_warp, int lane) {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) {
-            int line = warp * WARP_ROWS + 8 * row + lane / 4;
+            int line = row_warp * WARP_ROWS + 8 * row + lane / 4;
             maximum[row] = shared.maximum(line);
             sum[row] = shared.sum(line);
         }
     }
 
-    static int query_of(const Work& work, int warp, int lane, int row) {
-        return work.first_query + warp * WARP_ROWS + 16 * (row / 2) + 8 * (row % 2) + lane / 4;
+    static int query_of(const Work& work, int row_warp, int lane, int row) {
+        return work.first_query + row_warp * WARP_ROWS + 16 * (row / 2) + 8 * (row % 2) + lane / 4;
     }
 };
 
 // Scores of keys that a query does not see become minus infinity.
-inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int lane) {
+inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int group, int lane) {
     int first = key_tile * TILE_KEYS;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILES; ++tile) {
@@ -87,7 +86,7 @@ inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int lane
         for (int j = 0; j < KEY_TILES; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                int key = first + Scores::key(j, 2 * (lane % 4) + i % 2);
+                int key = first + Scores::key(group, j, 2 * (lane % 4) + i % 2);
                 if (key >= rows.visible[2 * tile + i / 2]) scores.value[tile][j][i] = minus_infinity();
             }
         }
@@ -99,7 +98,7 @@ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, floa
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         float scale = rows.scale_log2[row] * key_scale;
-        float largest = minus_infinity();
+        float largest = LOWEST;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
             const float(&pair)[4] = scores.value[row / 2][j];
@@ -125,7 +124,7 @@ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, floa
 // Before the first tile; a warp for its own rows.
 inline void begin_rows(const SharedRows& shared, int warp, int lane) {
     if (lane < WARP_ROWS) {
-        shared.maximum(warp * WARP_ROWS + lane) = minus_infinity();
+        shared.maximum(warp * WARP_ROWS + lane) = LOWEST;
         shared.sum(warp * WARP_ROWS + lane) = 0.0f;
     }
     __syncwarp();

@@ -78,10 +78,10 @@ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& 
 }
 
 inline void store_sums(const Attention& problem, const Work& work, const MmaSums& sums, const Rows& rows, float value_scale,
-                       int warp, int lane) {
+                       int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
         store_lse(problem, work, end, rows.scale_log2[row], lane);
         if (end.query >= problem.query_len) continue;
 #pragma unroll
@@ -96,10 +96,10 @@ inline void store_sums(const Attention& problem, const Work& work, const MmaSums
 }
 
 inline void store_sums(const Attention& problem, const Work& work, const LaneSums& sums, const Rows& rows, float value_scale,
-                       int warp, int lane) {
+                       int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
         store_lse(problem, work, end, rows.scale_log2[row], lane);
     }
     // The lanes that hold a row's maximum and sum are not those that hold its channels.
@@ -111,7 +111,7 @@ inline void store_sums(const Attention& problem, const Work& work, const LaneSum
         maxima[half] = __shfl_sync(0xffffffff, rows.maximum[half], holder);
         totals[half] = __shfl_sync(0xffffffff, rows.sum[half], holder);
     }
-    int query = work.first_query + warp * WARP_ROWS + row;
+    int query = work.first_query + row_warp * WARP_ROWS + row;
     if (query >= problem.query_len) return;
     RowEnd end(problem, query, row < 8 ? maxima[0] : maxima[1], row < 8 ? totals[0] : totals[1], value_scale);
 #pragma unroll

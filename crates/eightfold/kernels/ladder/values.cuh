@@ -45,10 +45,10 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, f16 and by rows in shared memory.
-    void add_widened(const unsigned (&weights)[ROW_TILES][TILE_KEYS / 16][4], unsigned values, int lane) {
+    void add_widened(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
 #pragma unroll
-        for (int step = 0; step < TILE_KEYS / 16; ++step) {
-            int row = 16 * step + lane % 16;
+        for (int step = 0; step < WARP_KEYS / 16; ++step) {
+            int row = group * WARP_KEYS + 16 * step + lane % 16;
 #pragma unroll
             for (int n = 0; n < DIM_TILES; n += 2) {
                 Words4 words = load_matrices_transposed(WideTile::address(values, row, n + lane / 16));
@@ -62,46 +62,48 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, FP8 and transposed in shared memory.
-    void add_unpacked(const unsigned (&weights)[ROW_TILES][TILE_KEYS / 16][4], unsigned values, int lane) {
-        constexpr int CHUNKS = TILE_KEYS / 16;
+    void add_unpacked(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
 #pragma unroll
-        for (int first = 0; first < DIM_TILES * CHUNKS; first += 4) {
-            Words4 words = load_matrices(ValueCodes::matrix_address(values, first, lane));
+        for (int step = 0; step < WARP_KEYS / 16; ++step) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                int n = (first + i) / CHUNKS, step = (first + i) % CHUNKS;
-                unsigned low = widen_pair<E5M2>(static_cast<unsigned short>(words.word[i]));
-                unsigned high = widen_pair<E5M2>(static_cast<unsigned short>(words.word[i] >> 16));
+            for (int n = 0; n < DIM_TILES; n += 4) {
+                int chunk = group * WARP_KEYS / 16 + step;
+                Words4 words = load_matrices(ValueCodes::matrix_address<1>(values, 8 * n, chunk, lane));
 #pragma unroll
-                for (int tile = 0; tile < ROW_TILES; ++tile) multiply_f16(value[tile][n], weights[tile][step], low, high);
+                for (int i = 0; i < 4; ++i) {
+                    unsigned low = widen_low<E5M2>(words.word[i]), high = widen_high<E5M2>(words.word[i]);
+#pragma unroll
+                    for (int tile = 0; tile < ROW_TILES; ++tile) multiply_f16(value[tile][n + i], weights[tile][step], low, high);
+                }
             }
         }
     }
 
     // Weights as E4M3 A fragments times V, FP8 and transposed in shared memory.
-    void add_fp8(const unsigned (&weights)[ROW_TILES][TILE_KEYS / 32][4], unsigned values, int lane) {
-        constexpr int CHUNKS = TILE_KEYS / 16;
+    void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group, int lane) {
 #pragma unroll
-        for (int first = 0; first < DIM_TILES * CHUNKS; first += 4) {
-            Words4 words = load_matrices(ValueCodes::matrix_address(values, first, lane));
+        for (int step = 0; step < WARP_KEYS / 32; ++step) {
 #pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                int n = (first + i) / CHUNKS, step = (first + i) % CHUNKS / 2;
+            for (int n = 0; n < DIM_TILES; n += 2) {
+                int chunk = group * WARP_KEYS / 16 + 2 * step;
+                Words4 words = load_matrices(ValueCodes::matrix_address<2>(values, 8 * n, chunk, lane));
 #pragma unroll
-                for (int tile = 0; tile < ROW_TILES; ++tile)
-                    multiply_fp8<false, E5M2>(value[tile][n], weights[tile][step], words.word[i], words.word[i + 1]);
+                for (int tile = 0; tile < ROW_TILES; ++tile) {
+                    multiply_fp8<false, E5M2>(value[tile][n], weights[tile][step], words.word[0], words.word[1]);
+                    multiply_fp8<false, E5M2>(value[tile][n + 1], weights[tile][step], words.word[2], words.word[3]);
+                }
             }
         }
     }
 
     // P · V with the weights where the scores were.
-    void add(const Scores& weights, unsigned shared, int stage, int lane) {
+    void add(const Scores& weights, unsigned shared, int stage, int group, int lane) {
         if constexpr (PV == PV_FP8) {
-            unsigned fragment[ROW_TILES][TILE_KEYS / 32][4];
+            unsigned fragment[ROW_TILES][WARP_KEYS / 32][4];
 #pragma unroll
             for (int tile = 0; tile < ROW_TILES; ++tile)
 #pragma unroll
-                for (int step = 0; step < TILE_KEYS / 32; ++step)
+                for (int step = 0; step < WARP_KEYS / 32; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
                         const float(&a)[4] = weights.value[tile][4 * step + 2 * (i / 2)];
@@ -109,37 +111,37 @@ struct MmaSums {
                         int row = 2 * (i % 2);
                         fragment[tile][step][i] = pack_e4m3(a[row], a[row + 1], b[row], b[row + 1]);
                     }
-            add_fp8(fragment, value_codes(shared, stage), lane);
+            add_fp8(fragment, value_codes(shared, stage), group, lane);
         } else {
-            unsigned fragment[ROW_TILES][TILE_KEYS / 16][4];
+            unsigned fragment[ROW_TILES][WARP_KEYS / 16][4];
 #pragma unroll
             for (int tile = 0; tile < ROW_TILES; ++tile)
 #pragma unroll
-                for (int step = 0; step < TILE_KEYS / 16; ++step)
+                for (int step = 0; step < WARP_KEYS / 16; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
                         const float(&pair)[4] = weights.value[tile][2 * step + i / 2];
                         fragment[tile][step][i] = pack_f16(pair[2 * (i % 2)], pair[2 * (i % 2) + 1]);
                     }
             if constexpr (PV == PV_UNPACK) {
-                add_unpacked(fragment, value_codes(shared, stage), lane);
+                add_unpacked(fragment, value_codes(shared, stage), group, lane);
             } else {
-                add_widened(fragment, shared + WIDE_VALUES, lane);
+                add_widened(fragment, shared + WIDE_VALUES, group, lane);
             }
         }
     }
 
     // P · V with the weights in shared memory.
     void add_from_shared(const SharedRows& rows, unsigned shared, int warp, int lane) {
-        unsigned fragment[ROW_TILES][TILE_KEYS / 16][4];
+        unsigned fragment[ROW_TILES][WARP_KEYS / 16][4];
         unsigned line = shared_address(rows.weights(warp * WARP_ROWS + lane % 16)) + 16 * (lane / 16);
 #pragma unroll
-        for (int step = 0; step < TILE_KEYS / 16; ++step) {
+        for (int step = 0; step < WARP_KEYS / 16; ++step) {
             Words4 words = load_matrices(line + 32 * step);
 #pragma unroll
             for (int i = 0; i < 4; ++i) fragment[0][step][i] = words.word[i];
         }
-        add_widened(fragment, shared + WIDE_VALUES, lane);
+        add_widened(fragment, shared + WIDE_VALUES, 0, lane);
     }
 };
 

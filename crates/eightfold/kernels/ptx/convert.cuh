@@ -1,7 +1,7 @@
 // Between FP8, f16, bf16 and f32 (sm_89 and later). Each thread for itself.
 #pragma once
 
-// cvt.rn.f16x2.e4m3x2 / .e5m2x2: two codes (in the low half of `codes`) to two f16. Exact.
+// cvt.rn.f16x2.e4m3x2 / .e5m2x2: two codes to two f16. Exact.
 template <bool E5M2>
 inline unsigned widen_pair(unsigned short codes) {
     unsigned pair;
@@ -11,6 +11,18 @@ inline unsigned widen_pair(unsigned short codes) {
         asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
     }
     return pair;
+}
+
+// The two codes in the low half of a word.
+template <bool E5M2>
+inline unsigned widen_low(unsigned word) {
+    return widen_pair<E5M2>(static_cast<unsigned short>(word));
+}
+
+// The two codes in its high half.
+template <bool E5M2>
+inline unsigned widen_high(unsigned word) {
+    return widen_pair<E5M2>(static_cast<unsigned short>(word >> 16));
 }
 
 // Two f32 to two f16, `first` in the low half; rounds to nearest even.
