@@ -8,32 +8,40 @@
 // Keys are kept in fragment order where the weights go on to the value product from their registers in words.
 inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 ? fragment_order(key) : key; }
 
+// Calls visit(row, chunk) for this thread's share of the chunks of a tile, thread by thread along its rows. The number of
+// turns is a constant, so that they are unrolled and their addresses share most of the arithmetic.
+template <int ROWS, int CHUNKS, int THREADS_SHARING, typename Visit>
+inline void for_chunks(int thread, Visit visit) {
+    constexpr int TURNS = (ROWS * CHUNKS + THREADS_SHARING - 1) / THREADS_SHARING;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+        int index = thread + turn * THREADS_SHARING;
+        if (ROWS * CHUNKS % THREADS_SHARING == 0 || index < ROWS * CHUNKS) visit(index / CHUNKS, index % CHUNKS);
+    }
+}
+
 // Calls copy(row, chunk, source, valid bytes) for each 16-byte chunk of a tile of K, or of V as rows, that falls to
 // this thread. Keys past the end have no valid bytes.
 template <typename Copy>
 inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile, int thread,
                            Copy copy) {
-    constexpr int CHUNKS = HEAD_DIM / 16;
     const unsigned char* head = operand.head(work.batch, work.kv_head);
-    for (int index = thread; index < TILE_KEYS * CHUNKS; index += COPY_THREADS) {
-        int row = index / CHUNKS, chunk = index % CHUNKS;
+    for_chunks<TILE_KEYS, HEAD_DIM / 16, COPY_THREADS>(thread, [&](int row, int chunk) {
         int key = key_tile * TILE_KEYS + row;
         bool exists = key < problem.key_len;
         copy(row, chunk, exists ? operand.line(head, key) + 16 * chunk : head, exists ? 16 : 0);
-    }
+    });
 }
 
 // The same for a tile of V transposed: row = channel, chunk = 16 keys.
 template <typename Copy>
 inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
-    constexpr int CHUNKS = TILE_KEYS / 16;
     const unsigned char* head = problem.v.head(work.batch, work.kv_head);
-    for (int index = thread; index < HEAD_DIM * CHUNKS; index += COPY_THREADS) {
-        int channel = index / CHUNKS, chunk = index % CHUNKS;
+    for_chunks<HEAD_DIM, TILE_KEYS / 16, COPY_THREADS>(thread, [&](int channel, int chunk) {
         int key = key_tile * TILE_KEYS + 16 * chunk;
         int valid_bytes = min(max(problem.key_len - key, 0), 16);
         copy(channel, chunk, valid_bytes ? problem.v.line(head, channel) + key : head, valid_bytes);
-    }
+    });
 }
 
 // Starts the copies of one tile of K and V into a stage.
@@ -63,9 +71,7 @@ inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
 
 // Widens the tiles of a stage that the products want in f16.
 inline void widen_stage(unsigned shared, int stage, int thread) {
-    constexpr int CHUNKS = HEAD_DIM / 16;
-    for (int index = thread; index < TILE_KEYS * CHUNKS; index += COMPUTE_THREADS) {
-        int row = index / CHUNKS, chunk = index % CHUNKS;
+    for_chunks<TILE_KEYS, HEAD_DIM / 16, COMPUTE_THREADS>(thread, [&](int row, int chunk) {
         if constexpr (WIDEN_KEYS) {
             uint4 codes = load_shared_16(KeyCodes::address(key_codes(shared, stage), key_row(row), chunk));
             store_widened(shared + WIDE_KEYS, key_row(row), chunk, codes);
@@ -74,7 +80,7 @@ inline void widen_stage(unsigned shared, int stage, int thread) {
             uint4 codes = load_shared_16(ValueCodes::address(value_codes(shared, stage), row, chunk));
             store_widened(shared + WIDE_VALUES, row, chunk, codes);
         }
-    }
+    });
 }
 
 // The valid bytes at `source`, zeros for the rest.

@@ -55,8 +55,8 @@ inline float product_with_means(const Attention& problem, const Work& work, int 
     float product = 0.0f;
     for (int chunk = lane % 4; chunk < HEAD_DIM / 4; chunk += 4) {
         unsigned word = words[chunk];
-        Floats2 low = to_floats(widen_pair<E5M2>(static_cast<unsigned short>(word)));
-        Floats2 high = to_floats(widen_pair<E5M2>(static_cast<unsigned short>(word >> 16)));
+        Floats2 low = to_floats(widen_low<E5M2>(word));
+        Floats2 high = to_floats(widen_high<E5M2>(word));
         product += low.low * means[4 * chunk] + low.high * means[4 * chunk + 1] + high.low * means[4 * chunk + 2] +
                    high.high * means[4 * chunk + 3];
     }

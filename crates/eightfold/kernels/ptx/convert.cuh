@@ -1,28 +1,28 @@
 // Between FP8, f16, bf16 and f32 (sm_89 and later). Each thread for itself.
 #pragma once
 
-// cvt.rn.f16x2.e4m3x2 / .e5m2x2: two codes to two f16. Exact.
+// cvt.rn.f16x2.e4m3x2 / .e5m2x2: the two codes in the low half of a word to two f16. Exact.
 template <bool E5M2>
-inline unsigned widen_pair(unsigned short codes) {
+inline unsigned widen_low(unsigned word) {
     unsigned pair;
     if constexpr (E5M2) {
-        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"(codes));
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e5m2x2 %0, low; }" : "=r"(pair) : "r"(word));
     } else {
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(pair) : "r"(word));
     }
     return pair;
 }
 
-// The two codes in the low half of a word.
-template <bool E5M2>
-inline unsigned widen_low(unsigned word) {
-    return widen_pair<E5M2>(static_cast<unsigned short>(word));
-}
-
-// The two codes in its high half.
+// The two codes in its high half, which the instruction reads there without a shift.
 template <bool E5M2>
 inline unsigned widen_high(unsigned word) {
-    return widen_pair<E5M2>(static_cast<unsigned short>(word >> 16));
+    unsigned pair;
+    if constexpr (E5M2) {
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e5m2x2 %0, high; }" : "=r"(pair) : "r"(word));
+    } else {
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }" : "=r"(pair) : "r"(word));
+    }
+    return pair;
 }
 
 // Two f32 to two f16, `first` in the low half; rounds to nearest even.
