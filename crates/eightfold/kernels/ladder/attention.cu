@@ -22,7 +22,7 @@ using Sums = Either<(PV >= PV_MMA), MmaSums, LaneSums>::Type;
 struct ValueScale {
     float current = 0.0f;
 
-    float change_to(float next) {
+    __device__ float change_to(float next) {
         float ratio = current == 0.0f ? 1.0f : current / next;
         current = next;
         return ratio;
@@ -31,7 +31,7 @@ struct ValueScale {
 
 // One tile of queries, by the warps that compute.
 template <typename Sums>
-inline void attend(const Attention& problem, const Work& work, char* memory, Ring& ring, int warp, int lane) {
+__device__ inline void attend(const Attention& problem, const Work& work, char* memory, Ring& ring, int warp, int lane) {
     int row_warp = warp % ROW_WARPS, group = warp / ROW_WARPS;
     unsigned shared = shared_address(memory);
     SharedRows shared_rows{memory};

@@ -13,7 +13,7 @@ struct Dump {
     float* maxima;
     float* totals;
 
-    Dump(const Attention& problem, int key_tile) {
+    __device__ Dump(const Attention& problem, int key_tile) {
         constexpr int FLOATS = TILE_QUERIES * (2 * TILE_KEYS + HEAD_DIM + 2);
         scores = problem.dump + static_cast<long long>(key_tile) * FLOATS;
         weights = scores + TILE_QUERIES * TILE_KEYS;
@@ -23,7 +23,7 @@ struct Dump {
     }
 };
 
-inline void dump_accumulators(float* matrix, const Scores& scores, const float (&factor)[Rows::COUNT], int row_warp, int group, int lane) {
+__device__ inline void dump_accumulators(float* matrix, const Scores& scores, const float (&factor)[Rows::COUNT], int row_warp, int group, int lane) {
     for (int row = 0; row < Rows::COUNT; ++row) {
         float* line = matrix + (row_warp * WARP_ROWS + 8 * row + lane / 4) * TILE_KEYS;
         for (int j = 0; j < KEY_TILES; ++j) {
@@ -34,20 +34,20 @@ inline void dump_accumulators(float* matrix, const Scores& scores, const float (
     }
 }
 
-inline void dump_scores(const Attention& problem, const Scores& scores, const Rows& rows, float key_scale, int key_tile,
+__device__ inline void dump_scores(const Attention& problem, const Scores& scores, const Rows& rows, float key_scale, int key_tile,
                         int row_warp, int group, int lane) {
     float factor[Rows::COUNT];
     for (int row = 0; row < Rows::COUNT; ++row) factor[row] = rows.scale_log2[row] * key_scale;
     dump_accumulators(Dump(problem, key_tile).scores, scores, factor, row_warp, group, lane);
 }
 
-inline void dump_weights(const Attention& problem, const Scores& weights, int key_tile, int row_warp, int group, int lane) {
+__device__ inline void dump_weights(const Attention& problem, const Scores& weights, int key_tile, int row_warp, int group, int lane) {
     float factor[Rows::COUNT];
     for (int row = 0; row < Rows::COUNT; ++row) factor[row] = WEIGHT_UNIT;
     dump_accumulators(Dump(problem, key_tile).weights, weights, factor, row_warp, group, lane);
 }
 
-inline void dump_weights(const Attention& problem, const SharedRows& shared, int key_tile, int row_warp, int lane) {
+__device__ inline void dump_weights(const Attention& problem, const SharedRows& shared, int key_tile, int row_warp, int lane) {
     for (int row = row_warp * WARP_ROWS; row < (row_warp + 1) * WARP_ROWS; ++row) {
         for (int key = lane; key < TILE_KEYS; key += 32) {
             Dump(problem, key_tile).weights[row * TILE_KEYS + key] = to_float(shared.weights(row)[key]) * WEIGHT_UNIT;
@@ -56,7 +56,7 @@ inline void dump_weights(const Attention& problem, const SharedRows& shared, int
 }
 
 // `total` of a row as the whole quad sees it.
-inline void dump_rows(const Attention& problem, const Rows& rows, int key_tile, int row_warp, int lane) {
+__device__ inline void dump_rows(const Attention& problem, const Rows& rows, int key_tile, int row_warp, int lane) {
     Dump dump(problem, key_tile);
     for (int row = 0; row < Rows::COUNT; ++row) {
         float total = SOFTMAX == SOFTMAX_FUSED ? quad_sum(rows.sum[row]) : rows.sum[row];
@@ -66,7 +66,7 @@ inline void dump_rows(const Attention& problem, const Rows& rows, int key_tile, 
     }
 }
 
-inline void dump_sums(const Attention& problem, const MmaSums& sums, int key_tile, int row_warp, int lane) {
+__device__ inline void dump_sums(const Attention& problem, const MmaSums& sums, int key_tile, int row_warp, int lane) {
     for (int row = 0; row < Rows::COUNT; ++row) {
         float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + 8 * row + lane / 4) * HEAD_DIM;
         for (int n = 0; n < DIM_TILES; ++n) {
@@ -78,7 +78,7 @@ inline void dump_sums(const Attention& problem, const MmaSums& sums, int key_til
     }
 }
 
-inline void dump_sums(const Attention& problem, const LaneSums& sums, int key_tile, int row_warp, int lane) {
+__device__ inline void dump_sums(const Attention& problem, const LaneSums& sums, int key_tile, int row_warp, int lane) {
     float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + LaneSums::row(lane)) * HEAD_DIM;
     for (int i = 0; i < LaneSums::COUNT; ++i) {
         line[from_fragment_order(LaneSums::place(lane, i))] = sums.value[i] * WEIGHT_UNIT;

@@ -6,14 +6,16 @@
 #include "ptx/copy.cuh"
 
 // Keys are kept in fragment order where the weights go on to the value product from their registers in words.
-inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 ? fragment_order(key) : key; }
+__device__ inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 ? fragment_order(key) : key; }
 
 // Calls visit(row, chunk) for this thread's share of the chunks of a tile, thread by thread along its rows. The number of
-// turns is a constant, so that they are unrolled and their addresses share most of the arithmetic.
+// turns is a constant, so that they are unrolled and their addresses share most of the arithmetic; many turns would take
+// too many registers for them.
 template <int ROWS, int CHUNKS, int THREADS_SHARING, typename Visit>
-inline void for_chunks(int thread, Visit visit) {
+__device__ inline void for_chunks(int thread, Visit visit) {
     constexpr int TURNS = (ROWS * CHUNKS + THREADS_SHARING - 1) / THREADS_SHARING;
-#pragma unroll
+    constexpr int UNROLLED = TURNS > 8 ? 4 : TURNS;
+#pragma unroll UNROLLED
     for (int turn = 0; turn < TURNS; ++turn) {
         int index = thread + turn * THREADS_SHARING;
         if (ROWS * CHUNKS % THREADS_SHARING == 0 || index < ROWS * CHUNKS) visit(index / CHUNKS, index % CHUNKS);
@@ -23,7 +25,7 @@ inline void for_chunks(int thread, Visit visit) {
 // Calls copy(row, chunk, source, valid bytes) for each 16-byte chunk of a tile of K, or of V as rows, that falls to
 // this thread. Keys past the end have no valid bytes.
 template <typename Copy>
-inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile, int thread,
+__device__ inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile, int thread,
                            Copy copy) {
     const unsigned char* head = operand.head(work.batch, work.kv_head);
     for_chunks<TILE_KEYS, HEAD_DIM / 16, COPY_THREADS>(thread, [&](int row, int chunk) {
@@ -35,7 +37,7 @@ inline void for_key_chunks(const Attention& problem, const Operand& operand, con
 
 // The same for a tile of V transposed: row = channel, chunk = 16 keys.
 template <typename Copy>
-inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
+__device__ inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
     const unsigned char* head = problem.v.head(work.batch, work.kv_head);
     for_chunks<HEAD_DIM, TILE_KEYS / 16, COPY_THREADS>(thread, [&](int channel, int chunk) {
         int key = key_tile * TILE_KEYS + 16 * chunk;
@@ -45,7 +47,7 @@ inline void for_channel_chunks(const Attention& problem, const Work& work, int k
 }
 
 // Starts the copies of one tile of K and V into a stage.
-inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage, int thread) {
+__device__ inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage, int thread) {
     unsigned keys = key_codes(shared, stage), values = value_codes(shared, stage);
     for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         copy_async_16(KeyCodes::address(keys, key_row(row), chunk), source, bytes);
@@ -62,7 +64,7 @@ inline void start_copy(const Attention& problem, const Work& work, int key_tile,
 }
 
 // 16 codes to 16 f16 in fragment order, which is where low and high halves of their words fall by themselves.
-inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
+__device__ inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
     store_shared_16(WideTile::address(tile, row, 2 * chunk),
                     make_uint4(widen_low<E5M2>(codes.x), widen_low<E5M2>(codes.y), widen_low<E5M2>(codes.z), widen_low<E5M2>(codes.w)));
     store_shared_16(WideTile::address(tile, row, 2 * chunk + 1),
@@ -70,7 +72,7 @@ inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
 }
 
 // Widens the tiles of a stage that the products want in f16.
-inline void widen_stage(unsigned shared, int stage, int thread) {
+__device__ inline void widen_stage(unsigned shared, int stage, int thread) {
     for_chunks<TILE_KEYS, HEAD_DIM / 16, COMPUTE_THREADS>(thread, [&](int row, int chunk) {
         if constexpr (WIDEN_KEYS) {
             uint4 codes = load_shared_16(KeyCodes::address(key_codes(shared, stage), key_row(row), chunk));
@@ -84,7 +86,7 @@ inline void widen_stage(unsigned shared, int stage, int thread) {
 }
 
 // The valid bytes at `source`, zeros for the rest.
-inline uint4 load_global_16(const void* source, int valid_bytes) {
+__device__ inline uint4 load_global_16(const void* source, int valid_bytes) {
     if (valid_bytes == 16) return *static_cast<const uint4*>(source);
     auto word = [&](int first) {
         unsigned word = 0;
@@ -97,7 +99,7 @@ inline uint4 load_global_16(const void* source, int valid_bytes) {
 }
 
 // Copies one tile of K and V through registers, widened where the products want it so.
-inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared, int thread) {
+__device__ inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared, int thread) {
     for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         uint4 codes = load_global_16(source, bytes);
         if constexpr (WIDEN_KEYS) {

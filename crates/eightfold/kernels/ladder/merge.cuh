@@ -7,18 +7,18 @@
 struct Handover {
     float* column;
 
-    Handover(char* memory, int row_warp, int group, int lane)
+    __device__ Handover(char* memory, int row_warp, int group, int lane)
         : column(reinterpret_cast<float*>(memory) + ((group - 1) * ROW_WARPS + row_warp) * 32 * MERGED_FLOATS + lane) {}
 
-    float& sum(int tile, int n, int i) const { return column[32 * ((tile * DIM_TILES + n) * 4 + i)]; }
-    float& maximum(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + row)]; }
-    float& total(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + Rows::COUNT + row)]; }
+    __device__ float& sum(int tile, int n, int i) const { return column[32 * ((tile * DIM_TILES + n) * 4 + i)]; }
+    __device__ float& maximum(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + row)]; }
+    __device__ float& total(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + Rows::COUNT + row)]; }
 };
 
 static_assert(MERGED_FLOATS == ROW_TILES * DIM_TILES * 4 + 2 * Rows::COUNT, "room for all that is handed over");
 
 // After it the first group has everything.
-inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int row_warp, int group, int lane) {
+__device__ inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int row_warp, int group, int lane) {
     sync_compute_warps();  // everyone is done with the tiles, whose place is taken now
     if (group > 0) {
         Handover mine(memory, row_warp, group, lane);

@@ -8,7 +8,7 @@ struct Ring {
     int stage = 0;
     unsigned parity = 0;
 
-    void advance() {
+    __device__ void advance() {
         if (++stage == COPY_STAGES) {
             stage = 0;
             parity ^= 1;
@@ -16,10 +16,10 @@ struct Ring {
     }
 };
 
-inline void sync_compute_warps() { sync_threads_of_role<1, COMPUTE_THREADS>(); }
+__device__ inline void sync_compute_warps() { sync_threads_of_role<1, COMPUTE_THREADS>(); }
 
 // Every thread of the block, once, before the ring is used.
-inline void init_ring(unsigned shared) {
+__device__ inline void init_ring(unsigned shared) {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < COPY_STAGES; ++stage) {
             init_barrier(filled_barrier(shared, stage), COPY_THREADS);
@@ -30,7 +30,7 @@ inline void init_ring(unsigned shared) {
 }
 
 // What a warp that only copies does for a unit of work: fill each stage as soon as it is empty.
-inline void produce(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int thread) {
+__device__ inline void produce(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int thread) {
     for (int tile = 0; tile < work.key_tiles; ++tile) {
         wait_for_phase(emptied_barrier(shared, ring.stage), ring.parity ^ 1);
         start_copy(problem, work, tile, shared, ring.stage, thread);
@@ -50,7 +50,7 @@ struct TileReader {
     Ring& ring;
     int lane, thread;
 
-    TileReader(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int warp, int lane)
+    __device__ TileReader(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int warp, int lane)
         : problem(problem), work(work), shared(shared), ring(ring), lane(lane), thread(32 * warp + lane) {
         if constexpr (COPY_ASYNC && PRODUCERS == 0) {
 #pragma unroll
@@ -59,7 +59,7 @@ struct TileReader {
     }
 
     // Waits until a tile is there, in the form that the products want, and returns its stage.
-    int acquire(int tile) {
+    __device__ int acquire(int tile) {
         int stage = 0;
         if constexpr (!COPY_ASYNC) {
             sync_compute_warps();  // everyone is done with the tile before
@@ -86,19 +86,19 @@ struct TileReader {
     }
 
     // Tells that this warp is done with a stage.
-    void release(int stage) {
+    __device__ void release(int stage) {
         if constexpr (!ALL_WIDENED) hand_back(stage);
     }
 
    private:
     // A group is committed even when there is nothing left to copy, so that waiting for all but the last few groups
     // always means the same tile.
-    void copy_ahead(int tile) {
+    __device__ void copy_ahead(int tile) {
         if (tile < work.key_tiles) start_copy(problem, work, tile, shared, tile % COPY_STAGES, thread);
         commit_copies();
     }
 
-    void hand_back(int stage) {
+    __device__ void hand_back(int stage) {
         if constexpr (PRODUCERS > 0) {
             __syncwarp();
             if (lane == 0) arrive(emptied_barrier(shared, stage));
@@ -111,12 +111,12 @@ struct WorkQueue {
     unsigned* counters;  // [0] units taken beyond each block's first, [1] blocks that are done
     volatile int* next_work;
 
-    WorkQueue(const Attention& problem, char* memory)
+    __device__ WorkQueue(const Attention& problem, char* memory)
         : counters(problem.queue), next_work(reinterpret_cast<volatile int*>(memory + NEXT_WORK)) {}
 
-    int first() const { return blockIdx.x; }
+    __device__ int first() const { return blockIdx.x; }
 
-    int next() const {
+    __device__ int next() const {
         if constexpr (!PERSISTENT) return 0x7fffffff;
         __syncthreads();  // everyone has read the last answer, and is done with the tiles
         if (threadIdx.x == 0) *next_work = gridDim.x + atomicAdd(&counters[0], 1);
@@ -125,7 +125,7 @@ struct WorkQueue {
     }
 
     // The last block leaves the counters as the next launch must find them.
-    void finish() const {
+    __device__ void finish() const {
         if constexpr (PERSISTENT) {
             if (threadIdx.x == 0 && atomicAdd(&counters[1], 1) == gridDim.x - 1) {
                 counters[0] = 0;

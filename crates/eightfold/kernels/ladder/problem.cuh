@@ -10,14 +10,14 @@ struct Operand {
     int scale_head_stride;
     int scale_rows;
 
-    const unsigned char* head(int batch, int head) const { return codes + batch * batch_stride + head * head_stride; }
+    __device__ const unsigned char* head(int batch, int head) const { return codes + batch * batch_stride + head * head_stride; }
 
     // The host has checked that a line is shorter than 4 GiB: one multiply-add instead of four.
-    const unsigned char* line(const unsigned char* head, int line) const {
+    __device__ const unsigned char* line(const unsigned char* head, int line) const {
         return head + static_cast<unsigned long long>(static_cast<unsigned>(line)) * static_cast<unsigned>(line_stride);
     }
 
-    float scale(int head_index, int row) const {
+    __device__ float scale(int head_index, int row) const {
         return scales[static_cast<long long>(head_index) * scale_head_stride + row / scale_rows];
     }
 };
@@ -35,11 +35,11 @@ struct Attention {
     float scale_log2;
     int dump_work;
 
-    int query_tiles() const { return (query_len + TILE_QUERIES - 1) / TILE_QUERIES; }
-    int work_units() const { return query_tiles() * query_heads * batch; }
+    __device__ int query_tiles() const { return (query_len + TILE_QUERIES - 1) / TILE_QUERIES; }
+    __device__ int work_units() const { return query_tiles() * query_heads * batch; }
 
     // How many keys, counted from the first, a query sees; all of them beyond the last query.
-    int visible_keys(int query) const {
+    __device__ int visible_keys(int query) const {
         if (!CAUSAL) return key_len;
         return min(max(query + 1 + key_len - query_len, 0), key_len);
     }
@@ -54,7 +54,7 @@ struct Work {
     int first_masked;     // the first key tile of which some query does not see all
 
     // Causal tiles differ in length: the longest, at the end of the sequence, go first.
-    Work(const Attention& problem, int index) : index(index) {
+    __device__ Work(const Attention& problem, int index) : index(index) {
         int heads = problem.query_heads * problem.batch;
         int tiles = problem.query_tiles();
         int head_index = CAUSAL ? index % heads : index / tiles;
@@ -68,6 +68,6 @@ struct Work {
         first_masked = problem.visible_keys(first_query) / TILE_KEYS;
     }
 
-    int head_index(const Attention& problem) const { return batch * problem.query_heads + head; }
-    int kv_head_index(const Attention& problem) const { return batch * problem.kv_heads + kv_head; }
+    __device__ int head_index(const Attention& problem) const { return batch * problem.query_heads + head; }
+    __device__ int kv_head_index(const Attention& problem) const { return batch * problem.kv_heads + kv_head; }
 };

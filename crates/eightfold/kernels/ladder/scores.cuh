@@ -11,7 +11,7 @@ struct Queries {
     static constexpr int STEPS = HEAD_DIM / (QK == QK_FP8 ? 32 : 16);
     unsigned fragment[ROW_TILES][STEPS][4];
 
-    void load(const Attention& problem, const Work& work, int row_warp, int lane) {
+    __device__ void load(const Attention& problem, const Work& work, int row_warp, int lane) {
         const unsigned char* head = problem.q.head(work.batch, work.head);
         int group = lane / 4, quad = lane % 4;
 #pragma unroll
@@ -42,7 +42,7 @@ struct Scores {
 
     // Step by step along the channels, all keys of a step before the next: the products of a step do not wait for each
     // other.
-    void compute(const Queries& queries, unsigned shared, int stage, int group, int lane) {
+    __device__ void compute(const Queries& queries, unsigned shared, int stage, int group, int lane) {
         using KeyTile = typename Either<WIDEN_KEYS, WideTile, KeyCodes>::Type;
         constexpr int CHUNKS = QK == QK_UNPACK ? 1 : 2;  // of a step
         unsigned keys = WIDEN_KEYS ? shared + WIDE_KEYS : key_codes(shared, stage);
@@ -70,14 +70,14 @@ struct Scores {
     }
 
     // The key, within its tile, of a column of the accumulators.
-    static int key(int group, int j, int column) {
+    __device__ static int key(int group, int j, int column) {
         int place = 8 * j + column;
         return group * WARP_KEYS + (PV == PV_UNPACK || PV == PV_FP8 ? from_fragment_order(place) : place);
     }
 
    private:
     // One step for eight keys. A single chunk of FP8 is both words of the f16 product.
-    static void multiply(float (&sum)[4], const unsigned (&queries)[4], unsigned first, unsigned second) {
+    __device__ static void multiply(float (&sum)[4], const unsigned (&queries)[4], unsigned first, unsigned second) {
         if constexpr (QK == QK_F16) {
             multiply_f16(sum, queries, first, second);
         } else if constexpr (QK == QK_FP8) {

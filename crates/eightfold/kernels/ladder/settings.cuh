@@ -33,7 +33,7 @@ constexpr bool KEEP_VALUE_CODES = COPY_ASYNC || !WIDEN_VALUES;
 // Weights are 2^(score - maximum + 8): E4M3 and f16 both keep more of the small ones up there.
 constexpr float WEIGHT_EXPONENT = 8.0f;
 
-inline float minus_infinity() { return __int_as_float(0xff800000); }
+__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
 // Below every score, yet finite: a row that has seen no key stays free of NaN.
 constexpr float LOWEST = -1e30f;

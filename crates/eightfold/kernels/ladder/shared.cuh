@@ -11,14 +11,14 @@ struct Tile {
     static constexpr int BYTES = ROWS * STRIDE;
     static constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;  // of the 128 bytes that all banks hold
 
-    static unsigned address(unsigned base, int row, int chunk) {
+    __device__ static unsigned address(unsigned base, int row, int chunk) {
         if (BANKS == BANKS_SWIZZLED) chunk ^= row / ROWS_PER_LINE % (CHUNKS < 8 ? CHUNKS : 8);
         return base + row * STRIDE + 16 * chunk;
     }
 
     // What this lane passes to load_matrices for four matrices of 8 rows: `WIDTH` chunks side by side, then down.
     template <int WIDTH>
-    static unsigned matrix_address(unsigned base, int first_row, int first_chunk, int lane) {
+    __device__ static unsigned matrix_address(unsigned base, int first_row, int first_chunk, int lane) {
         int matrix = lane / 8;
         return address(base, first_row + 8 * (matrix / WIDTH) + lane % 8, first_chunk + matrix % WIDTH);
     }
@@ -26,12 +26,12 @@ struct Tile {
 
 // Within 16 neighbours, tensor cores hand a thread elements 2q, 2q+1 of one product and of the next, but a thread that
 // reads 8-bit words has elements 4q…4q+3. Rows in this order make the one the other: element 4q+2h+e is at 8h+2q+e.
-inline int fragment_order(int index) {
+__device__ inline int fragment_order(int index) {
     return (index & ~15) | (index & 2) << 2 | (index & 12) >> 1 | (index & 1);
 }
 
 // Its inverse.
-inline int from_fragment_order(int place) {
+__device__ inline int from_fragment_order(int place) {
     return (place & ~15) | (place & 8) >> 2 | (place & 6) << 1 | (place & 1);
 }
 
@@ -61,9 +61,9 @@ constexpr int TOTAL_BYTES = NEXT_WORK + PERSISTENT * 16;
 
 static_assert(TOTAL_BYTES == SHARED_BYTES, "the host and the kernel must agree on the shared memory of a block");
 
-inline unsigned key_codes(unsigned shared, int stage) { return shared + stage * STAGE_BYTES; }
-inline unsigned value_codes(unsigned shared, int stage) {
+__device__ inline unsigned key_codes(unsigned shared, int stage) { return shared + stage * STAGE_BYTES; }
+__device__ inline unsigned value_codes(unsigned shared, int stage) {
     return shared + stage * STAGE_BYTES + KEEP_KEY_CODES * KeyCodes::BYTES;
 }
-inline unsigned filled_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage; }
-inline unsigned emptied_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage + 8; }
+__device__ inline unsigned filled_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage; }
+__device__ inline unsigned emptied_barrier(unsigned shared, int stage) { return shared + BARRIERS + 16 * stage + 8; }

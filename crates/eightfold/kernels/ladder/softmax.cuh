@@ -3,22 +3,22 @@
 #include "ladder/scores.cuh"
 #include "ptx/exponential.cuh"
 
-inline float exp2_of(float x) { return EXP_POLYNOMIAL ? exp2_polynomial(x) : exp2_hardware(x); }
+__device__ inline float exp2_of(float x) { return EXP_POLYNOMIAL ? exp2_polynomial(x) : exp2_hardware(x); }
 
 // The four lanes of a quad share a row of the accumulators.
-inline float quad_maximum(float x) {
+__device__ inline float quad_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
-inline float quad_sum(float x) {
+__device__ inline float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
-inline float warp_maximum(float x) {
+__device__ inline float warp_maximum(float x) {
     for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
     return x;
 }
-inline float warp_sum(float x) {
+__device__ inline float warp_sum(float x) {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
     return x;
 }
@@ -27,13 +27,13 @@ inline float warp_sum(float x) {
 struct SharedRows {
     char* memory;
 
-    float* scores(int row) const { return reinterpret_cast<float*>(memory + SCORES + row * SCORE_STRIDE); }
-    unsigned short* weights(int row) const {
+    __device__ float* scores(int row) const { return reinterpret_cast<float*>(memory + SCORES + row * SCORE_STRIDE); }
+    __device__ unsigned short* weights(int row) const {
         return reinterpret_cast<unsigned short*>(memory + WEIGHTS + row * WEIGHT_STRIDE);
     }
-    float& maximum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[row]; }
-    float& sum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[TILE_QUERIES + row]; }
-    float& correction(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[2 * TILE_QUERIES + row]; }
+    __device__ float& maximum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[row]; }
+    __device__ float& sum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[TILE_QUERIES + row]; }
+    __device__ float& correction(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[2 * TILE_QUERIES + row]; }
 };
 
 // What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
@@ -44,7 +44,7 @@ struct Rows {
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
     int visible[COUNT];       // keys that the query sees
 
-    void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
+    __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) {
             int query = query_of(work, row_warp, lane, row);
@@ -57,13 +57,13 @@ struct Rows {
     }
 
     // Scores in registers: the sum over all columns.
-    void gather() {
+    __device__ void gather() {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) sum[row] = quad_sum(sum[row]);
     }
 
     // Scores in shared memory: what is kept there.
-    void read(const SharedRows& shared, int row_warp, int lane) {
+    __device__ void read(const SharedRows& shared, int row_warp, int lane) {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) {
             int line = row_warp * WARP_ROWS + 8 * row + lane / 4;
@@ -72,13 +72,13 @@ struct Rows {
         }
     }
 
-    static int query_of(const Work& work, int row_warp, int lane, int row) {
+    __device__ static int query_of(const Work& work, int row_warp, int lane, int row) {
         return work.first_query + row_warp * WARP_ROWS + 16 * (row / 2) + 8 * (row % 2) + lane / 4;
     }
 };
 
 // Scores of keys that a query does not see become minus infinity.
-inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int group, int lane) {
+__device__ inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int group, int lane) {
     int first = key_tile * TILE_KEYS;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILES; ++tile) {
@@ -94,7 +94,7 @@ inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int grou
 }
 
 // Scores to weights, in their registers. `correction` is what earlier sums of each row are to be multiplied by.
-inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, float (&correction)[Rows::COUNT]) {
+__device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, float (&correction)[Rows::COUNT]) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         float scale = rows.scale_log2[row] * key_scale;
@@ -122,7 +122,7 @@ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, floa
 }
 
 // Before the first tile; a warp for its own rows.
-inline void begin_rows(const SharedRows& shared, int warp, int lane) {
+__device__ inline void begin_rows(const SharedRows& shared, int warp, int lane) {
     if (lane < WARP_ROWS) {
         shared.maximum(warp * WARP_ROWS + lane) = LOWEST;
         shared.sum(warp * WARP_ROWS + lane) = 0.0f;
@@ -131,7 +131,7 @@ inline void begin_rows(const SharedRows& shared, int warp, int lane) {
 }
 
 // A warp's accumulators to its rows of the score buffer, scaled to powers of two.
-inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale, int warp, int lane) {
+__device__ inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale, int warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         float scale = rows.scale_log2[row] * key_scale;
@@ -146,7 +146,7 @@ inline void store_scores(const SharedRows& shared, const Scores& scores, const R
 }
 
 // Scores to weights, one row after the other, the lanes of the warp side by side along the keys.
-inline void weigh_in_shared(const SharedRows& shared, int warp, int lane) {
+__device__ inline void weigh_in_shared(const SharedRows& shared, int warp, int lane) {
     constexpr int PAIRS = TILE_KEYS / 64 ? TILE_KEYS / 64 : 1;
     bool active = 2 * lane < TILE_KEYS;
 #pragma unroll 4

@@ -10,7 +10,7 @@ struct RowEnd {
     float sum;      // of all weights
     float factor;   // from sums to outputs
 
-    RowEnd(const Attention& problem, int query, float maximum, float sum, float value_scale)
+    __device__ RowEnd(const Attention& problem, int query, float maximum, float sum, float value_scale)
         : query(query),
           sees_keys(problem.visible_keys(query) > 0),
           maximum(maximum),
@@ -20,7 +20,7 @@ struct RowEnd {
 
 // `COUNT` neighbouring channels of a row: normalised, centred V's mean added, rounded to the output's format.
 template <int COUNT>
-inline void store_channels(const Attention& problem, const Work& work, const RowEnd& row, int channel, const float (&sums)[COUNT]) {
+__device__ inline void store_channels(const Attention& problem, const Work& work, const RowEnd& row, int channel, const float (&sums)[COUNT]) {
     float value[COUNT];
     const float* means = problem.v_means ? problem.v_means + work.kv_head_index(problem) * HEAD_DIM + channel : nullptr;
 #pragma unroll
@@ -49,7 +49,7 @@ inline void store_channels(const Attention& problem, const Work& work, const Row
 
 // This lane's words of a row of Q against the means that were taken from K: softmax does not see them, but the
 // log-sum-exp does. In products of codes; to be summed over the quad.
-inline float product_with_means(const Attention& problem, const Work& work, int query, int lane) {
+__device__ inline float product_with_means(const Attention& problem, const Work& work, int query, int lane) {
     const unsigned* words = reinterpret_cast<const unsigned*>(problem.q.line(problem.q.head(work.batch, work.head), query));
     const float* means = problem.k_means + work.kv_head_index(problem) * HEAD_DIM;
     float product = 0.0f;
@@ -64,7 +64,7 @@ inline float product_with_means(const Attention& problem, const Work& work, int 
 }
 
 // Every lane of the row's quad.
-inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, float scale_log2, int lane) {
+__device__ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, float scale_log2, int lane) {
     if (!problem.lse) return;
     float shift = 0.0f;
     if (problem.k_means) {
@@ -77,7 +77,7 @@ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& 
     problem.lse[static_cast<long long>(work.head_index(problem)) * problem.query_len + row.query] = lse;
 }
 
-inline void store_sums(const Attention& problem, const Work& work, const MmaSums& sums, const Rows& rows, float value_scale,
+__device__ inline void store_sums(const Attention& problem, const Work& work, const MmaSums& sums, const Rows& rows, float value_scale,
                        int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
@@ -95,7 +95,7 @@ inline void store_sums(const Attention& problem, const Work& work, const MmaSums
     }
 }
 
-inline void store_sums(const Attention& problem, const Work& work, const LaneSums& sums, const Rows& rows, float value_scale,
+__device__ inline void store_sums(const Attention& problem, const Work& work, const LaneSums& sums, const Rows& rows, float value_scale,
                        int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {

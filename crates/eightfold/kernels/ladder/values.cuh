@@ -7,7 +7,7 @@
 struct MmaSums {
     float value[ROW_TILES][DIM_TILES][4];
 
-    void begin() {
+    __device__ void begin() {
 #pragma unroll
         for (int tile = 0; tile < ROW_TILES; ++tile)
 #pragma unroll
@@ -18,7 +18,7 @@ struct MmaSums {
 
     // Most tiles bring no larger score to any row of the warp: then there is nothing to do. `unit_change` is for sums
     // that are in units of V's scale, where that changes.
-    void correct(const float (&row_correction)[Rows::COUNT], float unit_change) {
+    __device__ void correct(const float (&row_correction)[Rows::COUNT], float unit_change) {
         float correction[Rows::COUNT];
         bool needed = false;
 #pragma unroll
@@ -35,7 +35,7 @@ struct MmaSums {
                 for (int i = 0; i < 4; ++i) value[tile][n][i] *= correction[2 * tile + i / 2];
     }
 
-    void correct(const SharedRows& shared, float unit_change, int warp, int lane) {
+    __device__ void correct(const SharedRows& shared, float unit_change, int warp, int lane) {
         float correction[Rows::COUNT];
 #pragma unroll
         for (int row = 0; row < Rows::COUNT; ++row) {
@@ -45,7 +45,7 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, f16 and by rows in shared memory.
-    void add_widened(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
+    __device__ void add_widened(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
             int row = group * WARP_KEYS + 16 * step + lane % 16;
@@ -62,7 +62,7 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, FP8 and transposed in shared memory.
-    void add_unpacked(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
+    __device__ void add_unpacked(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
 #pragma unroll
@@ -80,7 +80,7 @@ struct MmaSums {
     }
 
     // Weights as E4M3 A fragments times V, FP8 and transposed in shared memory.
-    void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group, int lane) {
+    __device__ void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group, int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 32; ++step) {
 #pragma unroll
@@ -97,7 +97,7 @@ struct MmaSums {
     }
 
     // P · V with the weights where the scores were.
-    void add(const Scores& weights, unsigned shared, int stage, int group, int lane) {
+    __device__ void add(const Scores& weights, unsigned shared, int stage, int group, int lane) {
         if constexpr (PV == PV_FP8) {
             unsigned fragment[ROW_TILES][WARP_KEYS / 32][4];
 #pragma unroll
@@ -132,7 +132,7 @@ struct MmaSums {
     }
 
     // P · V with the weights in shared memory.
-    void add_from_shared(const SharedRows& rows, unsigned shared, int warp, int lane) {
+    __device__ void add_from_shared(const SharedRows& rows, unsigned shared, int warp, int lane) {
         unsigned fragment[ROW_TILES][WARP_KEYS / 16][4];
         unsigned line = shared_address(rows.weights(warp * WARP_ROWS + lane % 16)) + 16 * (lane / 16);
 #pragma unroll
@@ -150,21 +150,21 @@ struct LaneSums {
     static constexpr int COUNT = HEAD_DIM / 2;
     float value[COUNT];
 
-    static int row(int lane) { return lane / 2; }
-    static int place(int lane, int i) { return lane % 2 * COUNT + i; }
+    __device__ static int row(int lane) { return lane / 2; }
+    __device__ static int place(int lane, int i) { return lane % 2 * COUNT + i; }
 
-    void begin() {
+    __device__ void begin() {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) value[i] = 0.0f;
     }
 
-    void correct(const SharedRows& shared, float unit_change, int warp, int lane) {
+    __device__ void correct(const SharedRows& shared, float unit_change, int warp, int lane) {
         float correction = shared.correction(warp * WARP_ROWS + row(lane)) * unit_change;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) value[i] *= correction;
     }
 
-    void add_from_shared(const SharedRows& rows, unsigned shared, int warp, int lane) {
+    __device__ void add_from_shared(const SharedRows& rows, unsigned shared, int warp, int lane) {
         const unsigned short* weights = rows.weights(warp * WARP_ROWS + row(lane));
         const char* tile = rows.memory + WIDE_VALUES;
         for (int key = 0; key < TILE_KEYS; ++key) {

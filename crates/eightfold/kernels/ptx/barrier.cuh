@@ -3,22 +3,22 @@
 
 // bar.sync on a numbered barrier, for `THREADS` threads of the block; every thread of the taking part warps.
 template <int BARRIER, int THREADS>
-inline void sync_threads_of_role() {
+__device__ inline void sync_threads_of_role() {
     asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
 // mbarrier.init: one thread, before anyone uses the barrier.
-inline void init_barrier(unsigned address, unsigned arrivals) {
+__device__ inline void init_barrier(unsigned address, unsigned arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
 }
 
 // mbarrier.arrive (release): everything this thread did before is seen by those who wait for the phase.
-inline void arrive(unsigned address) {
+__device__ inline void arrive(unsigned address) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address) : "memory");
 }
 
 // mbarrier.test_wait (acquire) until the phase of this parity is complete. Each thread for itself.
-inline void wait_for_phase(unsigned address, unsigned parity) {
+__device__ inline void wait_for_phase(unsigned address, unsigned parity) {
     unsigned done;
     do {
         asm volatile(

@@ -3,7 +3,7 @@
 
 // cvt.rn.f16x2.e4m3x2 / .e5m2x2: the two codes in the low half of a word to two f16. Exact.
 template <bool E5M2>
-inline unsigned widen_low(unsigned word) {
+__device__ inline unsigned widen_low(unsigned word) {
     unsigned pair;
     if constexpr (E5M2) {
         asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e5m2x2 %0, low; }" : "=r"(pair) : "r"(word));
@@ -15,7 +15,7 @@ inline unsigned widen_low(unsigned word) {
 
 // The two codes in its high half, which the instruction reads there without a shift.
 template <bool E5M2>
-inline unsigned widen_high(unsigned word) {
+__device__ inline unsigned widen_high(unsigned word) {
     unsigned pair;
     if constexpr (E5M2) {
         asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e5m2x2 %0, high; }" : "=r"(pair) : "r"(word));
@@ -26,21 +26,21 @@ inline unsigned widen_high(unsigned word) {
 }
 
 // Two f32 to two f16, `first` in the low half; rounds to nearest even.
-inline unsigned pack_f16(float first, float second) {
+__device__ inline unsigned pack_f16(float first, float second) {
     unsigned pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
 
 // Two f32 to two bf16, `first` in the low half; rounds to nearest even.
-inline unsigned pack_bf16(float first, float second) {
+__device__ inline unsigned pack_bf16(float first, float second) {
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
 
 // Four f32 to four E4M3 codes, `a` lowest; rounds to nearest even, saturates.
-inline unsigned pack_e4m3(float a, float b, float c, float d) {
+__device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
     unsigned short low, high;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
@@ -52,7 +52,7 @@ struct Floats2 {
 };
 
 // The two f16 of a word as f32.
-inline Floats2 to_floats(unsigned pair) {
+__device__ inline Floats2 to_floats(unsigned pair) {
     Floats2 floats;
     asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
         : "=f"(floats.low), "=f"(floats.high)
@@ -61,7 +61,7 @@ inline Floats2 to_floats(unsigned pair) {
 }
 
 // One f16 as f32.
-inline float to_float(unsigned short half) {
+__device__ inline float to_float(unsigned short half) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
     return value;

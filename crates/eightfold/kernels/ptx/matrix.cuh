@@ -13,7 +13,7 @@ struct Words4 {
 
 // ldmatrix .x4: four matrices of 8 rows × 16 bytes; lane l gives the address of row l%8 of matrix l/8. Word i of a
 // lane holds bytes 4·quad…+3 of row `group` of matrix i.
-inline Words4 load_matrices(unsigned row_address) {
+__device__ inline Words4 load_matrices(unsigned row_address) {
     Words4 words;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]), "=r"(words.word[3])
@@ -23,7 +23,7 @@ inline Words4 load_matrices(unsigned row_address) {
 }
 
 // ldmatrix .x4.trans: the same, each matrix transposed as 8 × 8 elements of 16 bits.
-inline Words4 load_matrices_transposed(unsigned row_address) {
+__device__ inline Words4 load_matrices_transposed(unsigned row_address) {
     Words4 words;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]), "=r"(words.word[3])
@@ -33,7 +33,7 @@ inline Words4 load_matrices_transposed(unsigned row_address) {
 }
 
 // mma.sync m16n8k16, f16 operands, f32 sums: sum += a · b.
-inline void multiply_f16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ inline void multiply_f16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -41,7 +41,7 @@ inline void multiply_f16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
 
 // mma.sync m16n8k32, FP8 operands, f32 sums. Native on sm_89; on sm_90 the compiler widens to f16.
 template <bool A_E5M2, bool B_E5M2>
-inline void multiply_fp8(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ inline void multiply_fp8(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #define MULTIPLY_FP8(FORMATS)                                                                                       \
     asm("mma.sync.aligned.m16n8k32.row.col.f32." FORMATS ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                    \
