@@ -286,16 +286,17 @@ fn failed(program: &Program, arch: Arch, compiler: &str, errors: &[String], name
     const SHOWN: usize = 3;
     let mut reason = match errors {
         [] => name.to_owned(),
-        errors => errors[..errors.len().min(SHOWN)].join("\n  "),
+        errors => errors[..errors.len().min(SHOWN)].join(" / "),
     };
     if errors.len() > SHOWN {
-        reason.push_str(&format!("\n  and {} more", errors.len() - SHOWN));
+        reason.push_str(&format!(" / and {} more", errors.len() - SHOWN));
     }
     let defines: Vec<_> = program.defines.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings = if defines.is_empty() { "no settings".into() } else { defines.join(" ") };
     Error::invalid(
         format!("{} `{}`", program.file, program.entry),
-        format!("{compiler} does not compile it for {arch}:\n  {reason}\n"),
-        format!("mend the source or choose other settings than {}", defines.join(" ")),
+        format!("{compiler} does not compile it for {arch}: {reason}"),
+        format!("mend the source or choose other settings (it was given {settings})"),
     )
 }
 
