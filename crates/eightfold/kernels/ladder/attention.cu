@@ -55,7 +55,7 @@ __device__ inline void attend(const Attention& problem, const Work& work, char* 
 
         Scores scores;
         scores.compute(queries, shared, stage, group, lane);
-        if (tile >= work.first_masked) mask_scores(scores, rows, tile, group, lane);
+        if (tile >= work.first_masked) mask_scores(scores, problem, work, tile, row_warp, group, lane);
         if constexpr (KEY_BLOCK_SCALES) key_scale = problem.k.scale(kv_head, tile * TILE_KEYS);
         if (dumped) dump_scores(problem, scores, rows, key_scale, tile, row_warp, group, lane);
 

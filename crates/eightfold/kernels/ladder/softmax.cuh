@@ -42,7 +42,6 @@ struct Rows {
     float scale_log2[COUNT];  // from products of codes to powers of two, without K's scale
     float maximum[COUNT];     // of the scores so far, in powers of two
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
-    int visible[COUNT];       // keys that the query sees
 
     __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll
@@ -52,7 +51,6 @@ struct Rows {
             scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), existing);
             maximum[row] = LOWEST;
             sum[row] = 0.0f;
-            visible[row] = problem.visible_keys(query);
         }
     }
 
@@ -78,16 +76,18 @@ struct Rows {
 };
 
 // Scores of keys that a query does not see become minus infinity.
-__device__ inline void mask_scores(Scores& scores, const Rows& rows, int key_tile, int group, int lane) {
-    int first = key_tile * TILE_KEYS;
+__device__ inline void mask_scores(Scores& scores, const Attention& problem, const Work& work, int key_tile, int row_warp,
+                                   int group, int lane) {
 #pragma unroll
-    for (int tile = 0; tile < ROW_TILES; ++tile) {
+    for (int row = 0; row < Rows::COUNT; ++row) {
+        int visible = problem.visible_keys(Rows::query_of(work, row_warp, lane, row)) - key_tile * TILE_KEYS;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                int key = first + Scores::key(group, j, 2 * (lane % 4) + i % 2);
-                if (key >= rows.visible[2 * tile + i / 2]) scores.value[tile][j][i] = minus_infinity();
+            for (int i = 0; i < 2; ++i) {
+                if (Scores::key(group, j, 2 * (lane % 4) + i) >= visible) {
+                    scores.value[row / 2][j][2 * (row % 2) + i] = minus_infinity();
+                }
             }
         }
     }

@@ -86,11 +86,11 @@ impl Stage {
         if head_dim <= 64 {
             return self.config;
         }
-        let Config { tile_keys, warps, blocks, .. } = self.config;
+        let Config { tile_keys, warps, .. } = self.config;
         match self.config.rows_per_warp() {
             32 => Config { warps: 2 * warps, ..self.config },
             _ if self.config.key_groups > 1 => self.config,
-            _ => Config { tile_keys: tile_keys / 2, blocks: if blocks > 2 { 1 } else { blocks }, ..self.config },
+            _ => Config { tile_keys: tile_keys / 2, blocks: 1, ..self.config },
         }
     }
 }
