@@ -28,9 +28,10 @@
 //! let v = fp8(Prepared::value_layout(&config))?;
 //!
 //! let mut output = DeviceOutput::new(&device, &problem)?;
-//! let mut kernel = Prepared::new(&device, &problem, &config, &q, &k, &v)?; // compiles on first use
+//! // Compiles on first use; later it finds the kernel in memory.
+//! let mut kernel = Prepared::new(&device, &problem, &config, q.tensor(), k.tensor(), v.tensor())?;
 //! for _layer in 0..32 {
-//!     kernel.launch(&stream, &q, &k, &v, &mut output)?; // returns at once
+//!     kernel.launch(&stream, q.tensor(), k.tensor(), v.tensor(), &mut output)?; // returns at once
 //! }
 //! stream.synchronize()?;
 //! # Ok::<(), eightfold::Error>(())

@@ -73,6 +73,7 @@ impl Device {
     }
 
     /// Device 0, opened once per process.
+    #[expect(clippy::should_implement_trait, reason = "a trait's default cannot fail, and this is the default device")]
     pub fn default() -> Result<Device> {
         Device::open(0)
     }

@@ -22,7 +22,7 @@ pub struct Buffer {
 ///
 /// # Safety
 /// Implementers must be such types.
-pub(crate) unsafe trait Plain: Copy {}
+pub unsafe trait Plain: Copy {}
 // SAFETY: a byte has no padding, and every pattern is a value.
 unsafe impl Plain for u8 {}
 // SAFETY: an integer has no padding, and every pattern is a value.
