@@ -2,13 +2,13 @@
 
 use super::compile::Compiler;
 use super::driver::{Device, Stream};
-use super::ladder::{Config, Prepared, Pv};
+use super::ladder::{Config, Prepared, STAGES};
 use super::tensor::{DeviceOutput, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::plan::{Considered, RunReport};
 use crate::problem::Problem;
-use crate::tensor::{Fp8Tensor, Granularity};
+use crate::tensor::{Fp8Tensor, Granularity, Layout};
 use crate::variant::Variant;
 use std::sync::OnceLock;
 
@@ -17,9 +17,9 @@ const DEVICE_VARIABLE: &str = "EIGHTFOLD_DEVICE";
 
 /// Attention on tensors in device memory: puts one launch of the best kernel into the stream and returns at once.
 ///
-/// V transposed ([`Layout::Bhds`](crate::Layout::Bhds)) serves the fastest kernel; with V in rows the next best runs.
-/// Tensors and output must live until the launch is done. The first call for a kind of problem compiles its kernel;
-/// later ones find it in memory, and [`Prepared`] saves the search as well.
+/// The best stage of the ladder runs that reads V as it lies, in rows or transposed
+/// ([`Layout::Bhds`]). Tensors and output must live until the launch is done. The first call for a kind of problem
+/// compiles its kernel; later ones find it in memory, and [`Prepared`] saves the search as well.
 pub fn attention_on(
     stream: &Stream,
     problem: &Problem,
@@ -28,16 +28,27 @@ pub fn attention_on(
     v: &DeviceTensor,
     output: &mut DeviceOutput,
 ) -> Result<()> {
-    let best = Config::default();
-    let config = if Prepared::value_layout(&best) == v.layout() { best } else { Config { pv: Pv::Mma, ..best } };
-    Prepared::new(stream.device(), problem, &config, q, k, v)?.launch(stream, q, k, v, output)
+    let device = stream.device();
+    let serves = |config: &Config| {
+        let transposed = Prepared::value_layout(config) == Layout::Bhds;
+        let fits = config.check_problem(problem, k.granularity(), v.granularity(), device.arch());
+        transposed == (v.layout() == Layout::Bhds) && fits.is_ok()
+    };
+    // If none serves, the default says why.
+    let config = best_stage(problem, serves).unwrap_or_default();
+    Prepared::new(device, problem, &config, q, k, v)?.launch(stream, q, k, v, output)
+}
+
+/// The last stage of the ladder, which is the best, that serves.
+fn best_stage(problem: &Problem, serves: impl Fn(&Config) -> bool) -> Option<Config> {
+    STAGES.iter().rev().map(|stage| stage.at(problem.shape().head_dim)).find(serves)
 }
 
 /// Whether this machine's device runs a problem, and with which config; an error if the environment is not understood.
 ///
 /// `EIGHTFOLD_DEVICE=cpu` in the environment keeps to the CPU.
 pub(crate) fn choose(problem: &Problem) -> Result<Considered> {
-    let config = Config::default();
+    let config = best_stage(problem, |_| true).unwrap_or_default();
     let value = std::env::var_os(DEVICE_VARIABLE);
     let outcome = match is_kept_to_cpu(value.as_deref().map(|value| value.to_string_lossy()).as_deref())? {
         true => Err(format!("{DEVICE_VARIABLE}=cpu is set, which keeps to the CPU")),
@@ -134,6 +145,7 @@ fn default_stream() -> Result<&'static (Device, Stream)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::Shape;
 
     #[test]
     fn the_variable_keeps_to_the_cpu_and_knows_nothing_else() {
@@ -145,8 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn the_second_best_for_values_in_rows_is_a_legal_config() {
-        let best = Config::default();
-        assert_eq!(Config { pv: Pv::Mma, ..best }.check(), Ok(()));
+    fn values_in_rows_and_transposed_are_both_served() {
+        for head_dim in [64, 128] {
+            let problem = Problem::new(Shape::new(1, 1, 64, head_dim)).unwrap();
+            for layout in [Layout::Bhsd, Layout::Bhds] {
+                let config = best_stage(&problem, |config| Prepared::value_layout(config) == layout).unwrap();
+                assert_eq!(config.check(), Ok(()), "{layout}");
+            }
+            assert_eq!(best_stage(&problem, |_| false), None);
+        }
     }
 }

@@ -216,6 +216,9 @@ fn program(values: ValueFormat, format: Fp8Format, layout: Layout) -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::Arch;
+    use crate::cuda::compile::Compiler;
+    use std::collections::HashSet;
 
     const DIMS: Dims = Dims { batch: 2, heads: 3, len: 100, head_dim: 64 };
 
@@ -238,9 +241,32 @@ mod tests {
         );
     }
 
+    /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
+    #[test]
+    fn every_program_compiles_without_spills() {
+        let compiler = match Compiler::find() {
+            Ok(compiler) => compiler,
+            Err(error) => {
+                assert!(std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_none(), "{error}");
+                return;
+            }
+        };
+        for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
+            for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+                for layout in [Layout::Bhsd, Layout::Bhds] {
+                    for arch in Arch::ALL {
+                        let resources = compiler.compile(&program(values, format, layout), *arch).unwrap().resources;
+                        assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0));
+                        assert_eq!(resources.warnings, Vec::<String>::new());
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn every_kind_of_values_and_codes_is_a_program_of_its_own() {
-        let mut programs = std::collections::HashSet::new();
+        let mut programs = HashSet::new();
         for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
             for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
                 for layout in [Layout::Bhsd, Layout::Bhds] {

@@ -2,7 +2,7 @@
 
 use crate::cuda::counts::{scale_strides, size, stride};
 use crate::cuda::tensor::{DeviceOutput, DeviceTensor};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::problem::Problem;
 use std::f32::consts::LOG2_E;
 
@@ -54,7 +54,10 @@ impl Operand {
             codes: tensor.codes(),
             batch_stride: stride("strides", lines.batch_stride)?,
             head_stride: stride("strides", lines.head_stride)?,
-            line_stride: stride("strides", lines.line_stride)?,
+            // The kernel multiplies by it in 32 bits.
+            line_stride: u32::try_from(lines.line_stride).map(i64::from).map_err(|_| {
+                Error::invalid("strides", "lines are 4 GiB or more apart", "lay the tensor out as bhsd")
+            })?,
             scales: tensor.scales(),
             scale_head_stride,
             scale_rows,

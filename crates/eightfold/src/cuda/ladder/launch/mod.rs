@@ -321,8 +321,8 @@ mod tests {
         let turned = Kind { layout: Layout::Bhds, ..v };
         assert!(refused("baseline", [q, turned, v]).starts_with("k: is laid out transposed"));
         assert!(refused("baseline", [q, k, turned]).starts_with("v: is laid out transposed"));
-        assert!(refused("tuned", [q, k, v]).starts_with("v: is laid out as bhsd, which pv=unpack does not read"));
-        assert!(check("tuned", [q, k, turned]).is_ok());
+        assert!(refused("unpack", [q, k, v]).starts_with("v: is laid out as bhsd, which pv=unpack does not read"));
+        assert!(check("unpack", [q, k, turned]).is_ok());
         assert!(refused("baseline", [Kind { centred: true, ..q }, k, v]).starts_with("q: is centred"));
         let blocks = Kind { granularity: Granularity::Block { rows: 48 }, ..k };
         assert!(refused("baseline", [q, blocks, v]).starts_with("k scales: a scale for every 48 rows"));
@@ -338,6 +338,6 @@ mod tests {
         let layout = |config: &str| Prepared::value_layout(&config.parse().unwrap());
         assert_eq!(layout("mma-pv"), Layout::Bhsd);
         assert_eq!(layout("fp8-mma"), Layout::Bhds);
-        assert_eq!(layout("tuned"), Layout::Bhds);
+        assert_eq!(layout("unpack"), Layout::Bhds);
     }
 }
