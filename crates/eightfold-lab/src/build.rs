@@ -45,6 +45,7 @@ pub fn resources(
                 BuildEntry {
                     name: name.clone(),
                     implementation: Variant::Ladder(*config).to_string(),
+                    peer: false,
                     gate: built.gate,
                     build: built.build,
                 }
@@ -53,6 +54,17 @@ pub fn resources(
             BuildGroup { arch: arch.to_string(), head_dim, causal: mask == Mask::Causal, entries }
         })
         .collect()
+}
+
+/// Puts each kernel of a second compiler below the first one's, under that compiler's name.
+pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str) {
+    for (group, second) in groups.iter_mut().zip(second) {
+        let first = std::mem::take(&mut group.entries);
+        for (first, second) in first.into_iter().zip(second.entries) {
+            let name = format!("  {compiler}");
+            group.entries.extend([first, BuildEntry { name, peer: true, ..second }]);
+        }
+    }
 }
 
 /// The toggle-effect proof, on the plainest kernels: head dim 64, no mask. What a knob does depends on neither, and

@@ -116,11 +116,12 @@ impl Provenance {
     /// The same with the compiler of the GPU's kernels, and the GPU where there is one. Not looked at by jobs on the
     /// CPU, because opening a device takes longer than many of them.
     pub fn with_cuda(self) -> Self {
-        Provenance {
-            gpu: Device::default().ok().as_ref().map(Gpu::from),
-            nvrtc: Compiler::find().ok().map(|compiler| compiler.version().to_string()),
-            ..self
-        }
+        Provenance { gpu: Device::default().ok().as_ref().map(Gpu::from), ..self.with_compiler() }
+    }
+
+    /// The same with the compiler of the GPU's kernels.
+    pub fn with_compiler(self) -> Self {
+        Provenance { nvrtc: Compiler::find().ok().map(|compiler| compiler.version().to_string()), ..self }
     }
 }
 

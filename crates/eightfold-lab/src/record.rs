@@ -80,6 +80,9 @@ pub struct BuildEntry {
     pub name: String,
     /// The variant with every knob.
     pub implementation: String,
+    /// Whether it comes from a second compiler, whose failure is not ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub peer: bool,
     /// What the resource gate decided.
     pub gate: GateReport,
     /// What came out of the compiler.
@@ -212,7 +215,8 @@ impl Record {
     /// Every gate that a kernel of ours met.
     pub fn gates(&self) -> impl Iterator<Item = &GateReport> {
         let ours = self.groups.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
-        let built = self.builds.iter().flat_map(|group| &group.entries).map(|entry| &entry.gate);
+        let built = self.builds.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
+        let built = built.map(|entry| &entry.gate);
         let toggled = self.toggles.iter().map(|toggle| &toggle.gate);
         ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled)
     }

@@ -5,7 +5,7 @@ use super::{Check, Gate, GateReport, Outcome};
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Cubin, Program, Resources};
 use eightfold::cuda::ladder::{Config, Specialisation};
-use eightfold::{Fp8Format, Granularity, Mask, OutputFormat, Problem, Result, Shape};
+use eightfold::{Error, Fp8Format, Granularity, Mask, OutputFormat, Problem, Result, Shape};
 use serde::{Deserialize, Serialize};
 
 /// Turns a program into a cubin: the compiler, or what stands in for it in a test.
@@ -53,6 +53,7 @@ impl Build {
             spill_load_bytes,
             stack_bytes,
             ref warnings,
+            ..
         } = cubin.resources;
         let blocks =
             blocks_per_multiprocessor(cubin.arch, registers, static_shared_bytes + dynamic_shared_bytes, threads);
@@ -147,9 +148,11 @@ pub fn examine(
         return Built::unavailable(error);
     }
     match compile(&specialisation.program(config), arch) {
-        Err(error) => {
+        // An invalid program is the kernel's fault; anything else is the machine's.
+        Err(error @ Error::Invalid { .. }) => {
             Built::without_build(Outcome::Fail, format!("does not compile: {}", first_line(&error.to_string())))
         }
+        Err(error) => Built::unavailable(error),
         Ok(cubin) => Built {
             gate: judge(&cubin.resources, &policy.limits(arch, specialisation.head_dim)),
             build: Some(Build::of(&cubin, config.threads())),
@@ -225,7 +228,6 @@ fn blocks_per_multiprocessor(arch: Arch, registers: u32, shared_bytes: usize, th
 mod tests {
     use super::*;
     use crate::gates::Thresholds;
-    use eightfold::Error;
     use eightfold::cuda::ladder;
 
     fn limits() -> ResourceLimits {
