@@ -19,13 +19,13 @@ pub struct CommandLine {
     #[command(flatten)]
     pub ladder: ladder::Arguments,
     /// Print JSON, and nothing else, on standard output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 100)]
     pub json: bool,
     /// Threads to run on [default: all cores]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, value_name = "N", display_order = 101)]
     pub threads: Option<usize>,
     /// The NVRTC library that compiles GPU kernels, or its folder [default: what doctor finds]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", display_order = 102)]
     pub nvrtc: Option<PathBuf>,
 }
 

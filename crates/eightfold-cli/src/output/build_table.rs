@@ -51,7 +51,7 @@ fn kernels(group: &BuildGroup) -> String {
         }
     }
     let mask = if group.causal { ", causal" } else { "" };
-    format!("{}, head dim {}{mask}, bytes of memory\n{}{remarks}", group.arch, group.head_dim, text(&table))
+    format!("{}, head dim {}{mask} (memory in bytes)\n{}{remarks}", group.arch, group.head_dim, text(&table))
 }
 
 fn proof(report: &ToggleReport) -> String {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const WORKER: &str = include_str!("torch_worker.py");
+pub(super) const WORKER: &str = include_str!("torch_worker.py");
 
 /// Longer than an import of PyTorch from a cold disk, or a block of runs on the longest shapes.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -34,7 +34,7 @@ impl Torch {
         Torch::start_with(python, threads, WORKER, TIMEOUT)
     }
 
-    fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
+    pub(super) fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
         let mut command = Command::new(python);
         command.args(["-c", script]);
         let scratch = tempfile::tempdir().map_err(|error| {

@@ -159,3 +159,83 @@ impl Contestant for TorchCudaContestant<'_, '_> {
         Ok(())
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::super::torch::WORKER;
+    use super::*;
+    use crate::gates::Thresholds;
+    use crate::inputs::{Family, Inputs};
+    use eightfold::Shape;
+    use eightfold::quantize::Quantizer;
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// The real worker script on a stand-in for PyTorch; none where there is no Python.
+    fn torch() -> Option<Torch> {
+        let version = Command::new("python3").arg("--version").output().ok()?;
+        let script = format!("{}\n{WORKER}", include_str!("fake_torch.py"));
+        version.status.success().then(|| Torch::start_with("python3", 1, &script, Duration::from_secs(30)).unwrap())
+    }
+
+    fn case() -> Case {
+        let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
+        let inputs = Inputs::generate(problem.shape(), Family::Gaussian, 1);
+        let quantizer = Quantizer::new(problem.input_format());
+        Case::prepare(&problem, &inputs, &quantizer, &Thresholds::embedded().correctness.reference).unwrap()
+    }
+
+    fn contestant<'a, 't>(
+        torch: &'a RefCell<&'t mut Torch>,
+        backend: Backend,
+        timer: Timer,
+    ) -> TorchCudaContestant<'a, 't> {
+        TorchCudaContestant::new(torch, backend, timer, &case())
+    }
+
+    #[test]
+    fn backends_take_turns_on_the_same_inputs_under_both_timers() {
+        let Some(mut torch) = torch() else { return };
+        assert_eq!(torch.cuda(), Some("Fake GPU"));
+        torch.load_on_cuda(&case()).unwrap();
+        let shared = RefCell::new(&mut torch);
+        let mut field: Vec<_> = [Backend::Math, Backend::Flash]
+            .into_iter()
+            .flat_map(|backend| [Timer::GraphReplay, Timer::Event].map(|timer| contestant(&shared, backend, timer)))
+            .collect();
+        field.iter_mut().for_each(|contestant| contestant.prepare().unwrap());
+        for contestant in &mut field {
+            // A graph of twenty launches of 3 microseconds takes 60, which is 3 for each.
+            assert_eq!(contestant.run_block(4).unwrap(), [3000; 4]);
+        }
+        field.iter_mut().for_each(|contestant| contestant.verify().unwrap());
+        assert_eq!(field[0].launches_per_run() / field[1].launches_per_run(), GRAPH_LAUNCHES);
+    }
+
+    #[test]
+    fn an_output_that_no_replay_wrote_is_not_verified() {
+        let Some(mut torch) = torch() else { return };
+        torch.load_on_cuda(&case()).unwrap();
+        let shared = RefCell::new(&mut torch);
+        let mut contestant = contestant(&shared, Backend::Flash, Timer::GraphReplay);
+        contestant.prepare().unwrap();
+        contestant.run_block(0).unwrap();
+        assert!(contestant.verify().is_err());
+    }
+
+    #[test]
+    fn a_backend_that_refuses_is_told_in_its_own_words_and_the_others_go_on() {
+        let Some(mut torch) = torch() else { return };
+        let Case { problem, q, k, v, .. } = &case();
+        let mut run = |backend| {
+            let mut output = Output::zeros(problem);
+            let ran = TorchOnCuda { torch: &mut torch, backend }.run(problem, q, k, v, &mut output);
+            ran.map(|_| output.values.to_f32())
+        };
+        let refused = run(Backend::Cudnn).unwrap_err().to_string();
+        assert!(refused.contains("RuntimeError: No available kernel"), "{refused}");
+        // The stand-in gives back Q.
+        let expected: Vec<f32> = q.dequantize().iter().map(|value| *value as f32).collect();
+        assert_eq!(run(Backend::Efficient).unwrap(), expected);
+    }
+}
