@@ -53,3 +53,31 @@ impl FromStr for Arch {
         position.map(|index| Self::ALL[index]).ok_or_else(|| suggest::unknown("arch", text, Self::NAMES))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_architectures_are_in_the_same_order() {
+        assert_eq!(Arch::ALL.len(), Arch::NAMES.len());
+        for (arch, name) in Arch::ALL.iter().zip(Arch::NAMES) {
+            assert_eq!(arch.to_string(), *name);
+            assert_eq!(name.parse::<Arch>().unwrap(), *arch);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        let error = "sm_98".parse::<Arch>().unwrap_err().to_string();
+        assert!(error.starts_with("arch: `sm_98` is unknown"), "{error}");
+        // A virtual architecture has no machine code.
+        assert!("compute_89".parse::<Arch>().is_err());
+    }
+
+    #[test]
+    fn a_capability_without_kernels_has_no_architecture() {
+        assert_eq!(Arch::of_capability(9, 0), Some(Arch::Sm90));
+        assert_eq!(Arch::of_capability(7, 5), None);
+    }
+}

@@ -1,9 +1,36 @@
 //! CUDA C++ → cubin, with what the compiler says about it.
+//!
+//! [`Compiler`] is NVRTC, found where it happens to be on this machine ([`Compiler::search`] tells where it was looked
+//! for) and loaded at run time; [`FETCH_COMMAND`] gets one where there is none. What it compiles is kept on disk, in
+//! the folder that `EIGHTFOLD_CACHE` names or else the user's cache folder. [`Nvcc`] is a second opinion.
+//!
+//! An [`Error::Invalid`] from here means that the program is at fault: it does not compile. An [`Error::Unavailable`]
+//! means that this machine has no compiler that works.
+
+mod cache;
+mod cubin;
+mod fingerprint;
+mod log;
+mod nvcc;
+mod nvrtc;
+mod options;
+mod search;
+mod source;
+
+pub use nvcc::Nvcc;
 
 use super::arch::Arch;
 use crate::error::{Error, Result};
-use std::path::PathBuf;
-use std::sync::Arc;
+use cache::{Cache, Entry};
+use fingerprint::Key;
+use rayon::prelude::*;
+use search::Environment;
+use source::Source;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Gets the NVRTC that the kernels are tested with, into a folder of the project where it is found.
+pub const FETCH_COMMAND: &str = "python3 -m pip install --target .nvrtc --no-deps nvidia-cuda-nvrtc==13.0.88";
 
 /// One kernel to be compiled: which file, which function, which settings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,6 +50,8 @@ pub struct Program {
 pub struct Resources {
     /// Registers per thread.
     pub registers: u32,
+    /// Barriers per block, where the compiler tells.
+    pub barriers: Option<u32>,
     /// Shared memory that the source declares.
     pub static_shared_bytes: usize,
     /// Shared memory that the launch asks for.
@@ -31,7 +60,7 @@ pub struct Resources {
     pub spill_store_bytes: usize,
     /// Bytes read back.
     pub spill_load_bytes: usize,
-    /// The stack frame.
+    /// The stack frame, with those of the functions that are called.
     pub stack_bytes: usize,
     /// What the compiler warned of, one line each.
     pub warnings: Vec<String>,
@@ -61,27 +90,97 @@ pub struct Cubin {
 pub struct Tried {
     /// Why it was looked at: an environment variable, the toolkit, a Python package, the project's folder.
     pub origin: String,
-    /// The path.
+    /// The library, or the folder where there is none.
     pub path: PathBuf,
     /// The version that was loaded from there, or why none was.
     pub found: std::result::Result<String, String>,
 }
 
-/// A loaded NVRTC with a cache of what it compiled.
+impl Tried {
+    fn outcome(&self) -> &str {
+        self.found.as_ref().unwrap_or_else(|reason| reason)
+    }
+}
+
+/// A loaded NVRTC with a cache of what it compiled. Any number of threads may compile at once.
 #[derive(Debug)]
 pub struct Compiler {
+    library: nvrtc::Library,
     version: String,
+    cache: Cache,
+}
+
+/// What the one search of this process found.
+struct Search {
+    tried: Vec<Tried>,
+    compiler: Option<Compiler>,
+}
+
+static SEARCH: OnceLock<Search> = OnceLock::new();
+
+/// The library that the program was told to use, until the search has asked for it.
+static CHOICE: Mutex<Choice> = Mutex::new(Choice { path: None, asked: false });
+
+struct Choice {
+    path: Option<PathBuf>,
+    asked: bool,
+}
+
+/// Names the NVRTC to use, a library or a folder that holds one, before anything is compiled. It goes before the
+/// environment variable `EIGHTFOLD_NVRTC`, which does the same.
+pub fn set_nvrtc(path: impl Into<PathBuf>) -> Result<()> {
+    let mut choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
+    if choice.asked {
+        return Err(Error::invalid(
+            "nvrtc",
+            "it was named after the search for it",
+            "name it before anything is compiled",
+        ));
+    }
+    choice.path = Some(path.into());
+    Ok(())
+}
+
+fn searched() -> &'static Search {
+    SEARCH.get_or_init(|| {
+        let chosen = {
+            let mut choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
+            choice.asked = true;
+            choice.path.clone()
+        };
+        let load = |path: &Path| nvrtc::Library::open(path).map(|library| (library.version(), library));
+        let (tried, library) = search::search(&Environment::of_process(chosen), load);
+        Search { tried, compiler: library.map(|library| Compiler::new(library, Cache::of_user())) }
+    })
 }
 
 impl Compiler {
     /// The first NVRTC that can be found and loaded. The search runs once per process.
     pub fn find() -> Result<&'static Compiler> {
-        Err(Error::unavailable("NVRTC", "not written yet", "wait"))
+        let Search { tried, compiler } = searched();
+        compiler.as_ref().ok_or_else(|| not_found(tried))
     }
 
     /// Every place that was looked at, in order, up to and including the one that is used.
     pub fn search() -> &'static [Tried] {
-        &[]
+        &searched().tried
+    }
+
+    /// The NVRTC of this library file, whatever else there is.
+    pub fn load(library: &Path) -> Result<Compiler> {
+        let library = nvrtc::Library::open(library)
+            .map_err(|reason| Error::unavailable("NVRTC", format!("{}: {reason}", library.display()), fetch()))?;
+        Ok(Compiler::new(library, Cache::of_user()))
+    }
+
+    /// Keeps what is compiled in this folder, up to this size.
+    pub fn with_cache(mut self, folder: &Path, max_bytes: u64) -> Self {
+        self.cache = Cache::new(Some(folder.to_owned()), max_bytes);
+        self
+    }
+
+    fn new(library: nvrtc::Library, cache: Cache) -> Self {
+        Compiler { version: library.version(), library, cache }
     }
 
     /// The version, such as `NVRTC 13.0`.
@@ -89,9 +188,185 @@ impl Compiler {
         &self.version
     }
 
+    /// Why compiled kernels are not kept, if they are not: compiling works without a cache, only slower.
+    pub fn cache_note(&self) -> Option<&str> {
+        self.cache.trouble()
+    }
+
     /// Compiles, or takes the result from the cache.
     pub fn compile(&self, program: &Program, arch: Arch) -> Result<Cubin> {
-        let _ = (program, arch);
-        Err(Error::unavailable("NVRTC", "not written yet", "wait"))
+        self.compile_source(&Source::embedded(program.file)?, program, arch)
+    }
+
+    /// Compiles this text in place of the program's file; it may include the headers under `kernels/`.
+    pub fn compile_text(&self, text: &str, program: &Program, arch: Arch) -> Result<Cubin> {
+        self.compile_source(&Source::of_text(program.file, text)?, program, arch)
+    }
+
+    /// Compiles many programs on all threads of the pool; the results are in the order of the jobs.
+    pub fn compile_all(&self, jobs: &[(Program, Arch)]) -> Vec<Result<Cubin>> {
+        jobs.par_iter().map(|(program, arch)| self.compile(program, *arch)).collect()
+    }
+
+    fn compile_source(&self, source: &Source<'_>, program: &Program, arch: Arch) -> Result<Cubin> {
+        let settings = options::nvrtc(program, arch);
+        let mut options = settings.clone();
+        options.extend(options::NVRTC_REPORT.map(String::from));
+        let key = self.key(source, &options, program.entry);
+        if let Some(Entry { log, image, .. }) = self.cache.get(key) {
+            let cubin = assemble(image, &log, program, arch, &self.version)?;
+            return Ok(Cubin { cached: true, ..cubin });
+        }
+        let compiled = match self.library.compile(source, &options) {
+            Ok(compiled) => compiled,
+            Err(nvrtc::Failure::Compiler(reason)) => return Err(Error::unavailable(&*self.version, reason, fetch())),
+            Err(nvrtc::Failure::Program { log, name }) => {
+                let mut errors = log::errors(&log);
+                if errors.is_empty() {
+                    // When it is to report resources, NVRTC swallows some errors of the assembler, such as too much
+                    // shared memory. Asked again without, it tells.
+                    if let Err(nvrtc::Failure::Program { log, .. }) = self.library.compile(source, &settings) {
+                        errors = log::errors(&log);
+                    }
+                }
+                return Err(failed(program, arch, &self.version, &errors, &name));
+            }
+        };
+        let cubin = assemble(compiled.image.clone(), &compiled.log, program, arch, &self.version)?;
+        let description = format!("{} {} {} {}", self.version, source.name, program.entry, options.join(" "));
+        self.cache.put(key, &Entry { description, log: compiled.log, image: compiled.image });
+        Ok(cubin)
+    }
+
+    /// What a compiled kernel depends on. The architecture is among the options.
+    fn key(&self, source: &Source<'_>, options: &[String], entry: &str) -> u128 {
+        let compiler = [self.library.identity(), entry].into_iter();
+        let files = source.files().flat_map(|(name, text)| [name, text]);
+        let fields = compiler.chain(options.iter().map(String::as_str)).chain(files);
+        fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish()
+    }
+}
+
+/// Puts together what the log and the file say; where they do not agree, neither is to be believed.
+fn assemble(image: Vec<u8>, log: &str, program: &Program, arch: Arch, compiler: &str) -> Result<Cubin> {
+    let entry = program.entry;
+    let odd = |reason: String| {
+        Error::invalid(
+            format!("{} `{entry}` for {arch}", program.file),
+            format!("{reason} ({compiler})"),
+            "declare the kernel extern \"C\" under this very name; failing that, use the NVRTC that the kernels are \
+             tested with",
+        )
+    };
+    let inspection = cubin::inspect(&image, entry, arch).map_err(odd)?;
+    let report = log::report(log, entry).map_err(odd)?;
+    cubin::cross_check(&inspection, &report).map_err(odd)?;
+    Ok(Cubin {
+        image: image.into(),
+        entry: entry.to_owned(),
+        arch,
+        resources: Resources {
+            registers: report.registers,
+            barriers: report.barriers,
+            static_shared_bytes: report.static_shared_bytes,
+            dynamic_shared_bytes: program.dynamic_shared_bytes,
+            spill_store_bytes: report.spill_store_bytes,
+            spill_load_bytes: report.spill_load_bytes,
+            stack_bytes: report.stack_bytes,
+            warnings: log::warnings(log),
+        },
+        code_hash: inspection.code_hash,
+        compiler: compiler.to_owned(),
+        cached: false,
+    })
+}
+
+/// The error of a program that does not compile: the first of the compiler's own errors, and how many more there are.
+fn failed(program: &Program, arch: Arch, compiler: &str, errors: &[String], name: &str) -> Error {
+    const SHOWN: usize = 3;
+    let mut reason = match errors {
+        [] => name.to_owned(),
+        errors => errors[..errors.len().min(SHOWN)].join(" / "),
+    };
+    if errors.len() > SHOWN {
+        reason.push_str(&format!(" / and {} more", errors.len() - SHOWN));
+    }
+    let defines: Vec<_> = program.defines.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings = if defines.is_empty() { "no settings".into() } else { defines.join(" ") };
+    Error::invalid(
+        format!("{} `{}`", program.file, program.entry),
+        format!("{compiler} does not compile it for {arch}: {reason}"),
+        format!("mend the source or choose other settings (it was given {settings})"),
+    )
+}
+
+fn not_found(tried: &[Tried]) -> Error {
+    let told = |tried: &Tried| format!("{} ({}): {}", tried.path.display(), tried.origin, tried.outcome());
+    let reason = match tried {
+        // Named by hand: then it is the only place.
+        [only] => told(only),
+        all => {
+            // That there is none needs no telling; that there is one which cannot be used does.
+            let unusable = all.iter().filter(|tried| tried.path.exists() && tried.outcome() != search::NO_LIBRARY);
+            let unusable: Vec<String> = unusable.map(told).collect();
+            let places = format!("it is in none of the {} places looked at", all.len());
+            [places].into_iter().chain(unusable).collect::<Vec<_>>().join("; ")
+        }
+    };
+    Error::unavailable("NVRTC", reason, fetch())
+}
+
+fn fetch() -> String {
+    format!("run `{FETCH_COMMAND}` in the project's folder, or set EIGHTFOLD_NVRTC to the folder that holds one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wheel_is_the_same_wherever_it_is_named() {
+        let (_, wheel) = FETCH_COMMAND.rsplit_once(' ').unwrap();
+        let unpinned = wheel.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (file, must_name_it) in [(".ci/run", true), ("README.md", false), ("CONTRIBUTING.md", false)] {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            let mut named = text.match_indices(unpinned).map(|(at, _)| &text[at..]);
+            assert!(!must_name_it || named.clone().next().is_some(), "{file} must name {wheel}");
+            assert!(named.all(|rest| rest.starts_with(wheel)), "{file} must name {wheel} and no other version");
+        }
+    }
+
+    #[test]
+    fn a_compiler_can_be_shared() {
+        fn shared<T: Sync + Send>() {}
+        shared::<Compiler>();
+    }
+
+    #[test]
+    fn not_finding_one_tells_what_stood_in_the_way() {
+        let tried = |path: &str, reason: &str| Tried {
+            origin: "CUDA toolkit".into(),
+            path: path.into(),
+            found: Err(reason.into()),
+        };
+        let here = env!("CARGO_MANIFEST_DIR");
+        let places = [tried("/nowhere", "no such folder"), tried(here, search::NO_LIBRARY), tried(here, "too old")];
+        let error = not_found(&places).to_string();
+        assert!(error.contains("none of the 3 places") && error.contains("too old") && error.contains(FETCH_COMMAND));
+        assert!(!error.contains("no such folder") && !error.contains(search::NO_LIBRARY), "{error}");
+        let named = not_found(&places[..1]).to_string();
+        assert!(named.contains("/nowhere (CUDA toolkit): no such folder"), "{named}");
+    }
+
+    #[test]
+    fn a_failure_shows_the_first_errors_and_counts_the_rest() {
+        let program = Program { file: "a.cu", entry: "k", defines: vec![("N", "3".into())], dynamic_shared_bytes: 0 };
+        let errors: Vec<String> = (1..=5).map(|line| format!("a.cu({line}): error: no")).collect();
+        let error = failed(&program, Arch::Sm89, "NVRTC 13.0", &errors, "NVRTC_ERROR_COMPILATION").to_string();
+        assert!(error.contains("a.cu(3)") && !error.contains("a.cu(4)") && error.contains("and 2 more"), "{error}");
+        assert!(error.contains("sm_89") && error.contains("N=3"), "{error}");
+        let error = failed(&program, Arch::Sm89, "NVRTC 13.0", &[], "NVRTC_ERROR_COMPILATION").to_string();
+        assert!(error.contains("NVRTC_ERROR_COMPILATION"), "{error}");
     }
 }

@@ -29,12 +29,16 @@ pub struct Config {
     pub schedule: Schedule,
     /// Warps that do nothing but copy: 0, 1 or 2.
     pub producers: usize,
-    /// Query rows per block: 16 or 32 for each computing warp.
+    /// Query rows per block: 16 or 32 for each computing warp of a key group.
     pub tile_queries: usize,
     /// Keys per tile.
     pub tile_keys: usize,
     /// Warps that compute.
     pub warps: usize,
+    /// Groups of warps that share the keys of every tile, and merge their sums at the end.
+    pub key_groups: usize,
+    /// Blocks that a multiprocessor is to hold at a time: the more, the fewer registers each thread may use.
+    pub blocks: usize,
 }
 
 knob_values! {
@@ -139,9 +143,11 @@ pub const KNOBS: &[Knob] = &[
         values: &["0", "1", "2"],
         what: "warps that only copy (USE_WARP_SPECIALIZATION, NUM_PRODUCER_WARPS)",
     },
-    Knob { name: "tile_queries", values: &["32", "64", "128", "256"], what: "query rows per block (TILE_M)" },
+    Knob { name: "tile_queries", values: &["16", "32", "64", "128", "256"], what: "query rows per block (TILE_M)" },
     Knob { name: "tile_keys", values: &["32", "64", "128"], what: "keys per tile (TILE_N)" },
     Knob { name: "warps", values: &["2", "4", "8"], what: "warps that compute (NUM_WARPS)" },
+    Knob { name: "key_groups", values: &["1", "2", "4"], what: "groups of warps that share the keys of a tile" },
+    Knob { name: "blocks", values: &["1", "2", "3", "4"], what: "blocks per multiprocessor to leave registers for" },
 ];
 
 /// The head dims that the kernel is written for.
@@ -150,12 +156,17 @@ pub const HEAD_DIMS: &[usize] = &[64, 128];
 impl Config {
     /// Query rows of one warp.
     pub fn rows_per_warp(&self) -> usize {
-        self.tile_queries / self.warps.max(1)
+        self.tile_queries * self.key_groups / self.warps.max(1)
     }
 
     /// Threads of a block.
     pub fn threads(&self) -> usize {
         32 * (self.warps + self.producers)
+    }
+
+    /// Registers that a thread may use at most: a multiprocessor has 65536, and gives them out in eights.
+    pub fn register_cap(&self) -> usize {
+        (65536 / (self.threads() * self.blocks.max(1)) / 8 * 8).min(255)
     }
 
     /// Tiles of K and V that are in shared memory at a time.
@@ -167,23 +178,65 @@ impl Config {
         }
     }
 
+    /// Whether the K tile is widened to f16 in shared memory.
+    pub(super) fn widens_keys(&self) -> bool {
+        self.qk == Qk::F16
+    }
+
+    /// Whether the V tile is; one that is not arrives transposed.
+    pub(super) fn widens_values(&self) -> bool {
+        matches!(self.pv, Pv::Scalar | Pv::Simd | Pv::Mma)
+    }
+
     /// The rules between knobs, whatever the problem and the machine.
     pub fn check(&self) -> Result<()> {
         let listed = [
             ("tile_keys", self.tile_keys, [32, 64, 128].as_slice()),
             ("warps", self.warps, &[2, 4, 8]),
             ("producers", self.producers, &[0, 1, 2]),
+            ("key_groups", self.key_groups, &[1, 2, 4]),
+            ("blocks", self.blocks, &[1, 2, 3, 4]),
         ];
         for (name, value, allowed) in listed {
             if !allowed.contains(&value) {
                 return Err(Error::invalid(name, format!("{value} is not one of {allowed:?}"), "choose one of them"));
             }
         }
-        if self.tile_queries != 16 * self.warps && self.tile_queries != 32 * self.warps {
+        let row_warps = self.warps / self.key_groups;
+        if row_warps * self.key_groups != self.warps || self.tile_keys / self.key_groups < 32 {
+            return Err(Error::invalid(
+                "key_groups",
+                format!(
+                    "{} groups cannot share {} warps and tiles of {} keys: each needs a warp, and 32 keys",
+                    self.key_groups, self.warps, self.tile_keys
+                ),
+                "set fewer key_groups, more warps, or a larger tile_keys",
+            ));
+        }
+        if self.tile_queries != 16 * row_warps && self.tile_queries != 32 * row_warps {
             return Err(Error::invalid(
                 "tile_queries",
-                format!("{} rows do not divide into 16 or 32 for each of {} warps", self.tile_queries, self.warps),
-                format!("set tile_queries={} or {}", 16 * self.warps, 32 * self.warps),
+                format!("{} rows do not divide into 16 or 32 for each of {row_warps} warps", self.tile_queries),
+                format!("set tile_queries={} or {}", 16 * row_warps, 32 * row_warps),
+            ));
+        }
+        if self.blocks > 1 && self.register_cap() == (Config { blocks: self.blocks - 1, ..*self }).register_cap() {
+            return Err(Error::invalid(
+                "blocks",
+                format!(
+                    "{} blocks of {} threads leave as many registers as {}",
+                    self.blocks,
+                    self.threads(),
+                    self.blocks - 1
+                ),
+                "set fewer or more",
+            ));
+        }
+        if self.softmax != Softmax::Fused && self.key_groups > 1 {
+            return Err(Error::invalid(
+                "key_groups",
+                format!("sums are merged from registers, but softmax={} works in shared memory", self.softmax),
+                "set softmax=fused, or key_groups=1",
             ));
         }
         let in_registers = matches!(self.pv, Pv::Unpack | Pv::Fp8);
@@ -281,6 +334,8 @@ impl Config {
             "tile_queries" => self.tile_queries = number()?,
             "tile_keys" => self.tile_keys = number()?,
             "warps" => self.warps = number()?,
+            "key_groups" => self.key_groups = number()?,
+            "blocks" => self.blocks = number()?,
             _ => {
                 let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
                 return Err(suggest::unknown("knob", knob, &names));
@@ -303,6 +358,8 @@ impl Config {
             "tile_queries" => self.tile_queries.to_string(),
             "tile_keys" => self.tile_keys.to_string(),
             "warps" => self.warps.to_string(),
+            "key_groups" => self.key_groups.to_string(),
+            "blocks" => self.blocks.to_string(),
             _ => return None,
         })
     }
@@ -366,6 +423,11 @@ mod tests {
             ("baseline,softmax=fused", "softmax"),
             ("baseline,pv=fp8", "pv"),
             ("baseline,producers=1", "producers"),
+            ("baseline,key_groups=2", "key_groups"),
+            ("baseline,key_groups=2,warps=8", "key_groups"),
+            ("split-keys,tile_keys=32", "key_groups"),
+            ("baseline,blocks=2", "blocks"),
+            ("baseline,blocks=9", "blocks"),
             ("pv=wmma", "pv"),
             ("tile=64", "knob"),
             ("fastest", "stage"),

@@ -1,0 +1,181 @@
+// The online softmax: weights relative to the largest score so far, and what corrects the sums when that grows.
+#pragma once
+#include "ladder/scores.cuh"
+#include "ptx/exponential.cuh"
+
+__device__ inline float exp2_of(float x) { return EXP_POLYNOMIAL ? exp2_polynomial(x) : exp2_hardware(x); }
+
+// The four lanes of a quad share a row of the accumulators.
+__device__ inline float quad_maximum(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+__device__ inline float warp_maximum(float x) {
+    for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    return x;
+}
+__device__ inline float warp_sum(float x) {
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+
+// Where softmax happens in shared memory: f32 scores and f16 weights by row, and the rows' maximum, sum and correction.
+struct SharedRows {
+    char* memory;
+
+    __device__ float* scores(int row) const { return reinterpret_cast<float*>(memory + SCORES + row * SCORE_STRIDE); }
+    __device__ unsigned short* weights(int row) const {
+        return reinterpret_cast<unsigned short*>(memory + WEIGHTS + row * WEIGHT_STRIDE);
+    }
+    __device__ float& maximum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[row]; }
+    __device__ float& sum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[TILE_QUERIES + row]; }
+    __device__ float& correction(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[2 * TILE_QUERIES + row]; }
+};
+
+// What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
+struct Rows {
+    static constexpr int COUNT = 2 * ROW_TILES;
+    float scale_log2[COUNT];  // from products of codes to powers of two, without K's scale
+    float maximum[COUNT];     // of the scores so far, in powers of two
+    float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
+
+    __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row) {
+            int query = query_of(work, row_warp, lane, row);
+            int existing = min(query, problem.query_len - 1);
+            scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), existing);
+            maximum[row] = LOWEST;
+            sum[row] = 0.0f;
+        }
+    }
+
+    // Scores in registers: the sum over all columns.
+    __device__ void gather() {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row) sum[row] = quad_sum(sum[row]);
+    }
+
+    // Scores in shared memory: what is kept there.
+    __device__ void read(const SharedRows& shared, int row_warp, int lane) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row) {
+            int line = row_warp * WARP_ROWS + 8 * row + lane / 4;
+            maximum[row] = shared.maximum(line);
+            sum[row] = shared.sum(line);
+        }
+    }
+
+    __device__ static int query_of(const Work& work, int row_warp, int lane, int row) {
+        return work.first_query + row_warp * WARP_ROWS + 16 * (row / 2) + 8 * (row % 2) + lane / 4;
+    }
+};
+
+// Scores of keys that a query does not see become minus infinity.
+__device__ inline void mask_scores(Scores& scores, const Attention& problem, const Work& work, int key_tile, int row_warp,
+                                   int group, int lane) {
+#pragma unroll
+    for (int row = 0; row < Rows::COUNT; ++row) {
+        int visible = problem.visible_keys(Rows::query_of(work, row_warp, lane, row)) - key_tile * TILE_KEYS;
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (Scores::key(group, j, 2 * (lane % 4) + i) >= visible) {
+                    scores.value[row / 2][j][2 * (row % 2) + i] = minus_infinity();
+                }
+            }
+        }
+    }
+}
+
+// Scores to weights, in their registers. `correction` is what earlier sums of each row are to be multiplied by.
+__device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, float (&correction)[Rows::COUNT]) {
+#pragma unroll
+    for (int row = 0; row < Rows::COUNT; ++row) {
+        float scale = rows.scale_log2[row] * key_scale;
+        float largest = LOWEST;
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; ++j) {
+            const float(&pair)[4] = scores.value[row / 2][j];
+            largest = fmaxf(largest, fmaxf(pair[2 * (row % 2)], pair[2 * (row % 2) + 1]));
+        }
+        float maximum = fmaxf(rows.maximum[row], quad_maximum(largest) * scale);
+        correction[row] = exp2_hardware(rows.maximum[row] - maximum);
+        rows.maximum[row] = maximum;
+        float shift = WEIGHT_EXPONENT - maximum, sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& score = scores.value[row / 2][j][2 * (row % 2) + i];
+                score = exp2_of(fmaf(score, scale, shift));
+                sum += score;
+            }
+        }
+        rows.sum[row] = fmaf(rows.sum[row], correction[row], sum);
+    }
+}
+
+// Before the first tile; a warp for its own rows.
+__device__ inline void begin_rows(const SharedRows& shared, int warp, int lane) {
+    if (lane < WARP_ROWS) {
+        shared.maximum(warp * WARP_ROWS + lane) = LOWEST;
+        shared.sum(warp * WARP_ROWS + lane) = 0.0f;
+    }
+    __syncwarp();
+}
+
+// A warp's accumulators to its rows of the score buffer, scaled to powers of two.
+__device__ inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale, int warp, int lane) {
+#pragma unroll
+    for (int row = 0; row < Rows::COUNT; ++row) {
+        float scale = rows.scale_log2[row] * key_scale;
+        float* line = shared.scores(warp * WARP_ROWS + 8 * row + lane / 4);
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; ++j) {
+            const float(&pair)[4] = scores.value[0][j];
+            *reinterpret_cast<float2*>(line + 8 * j + 2 * (lane % 4)) = make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);
+        }
+    }
+    __syncwarp();
+}
+
+// Scores to weights, one row after the other, the lanes of the warp side by side along the keys.
+__device__ inline void weigh_in_shared(const SharedRows& shared, int warp, int lane) {
+    constexpr int PAIRS = TILE_KEYS / 64 ? TILE_KEYS / 64 : 1;
+    bool active = 2 * lane < TILE_KEYS;
+#pragma unroll 4
+    for (int row = warp * WARP_ROWS; row < (warp + 1) * WARP_ROWS; ++row) {
+        float2 score[PAIRS];
+        float largest = minus_infinity();
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i) {
+            score[i] = active ? reinterpret_cast<const float2*>(shared.scores(row))[32 * i + lane]
+                              : make_float2(minus_infinity(), minus_infinity());
+            largest = fmaxf(largest, fmaxf(score[i].x, score[i].y));
+        }
+        float before = shared.maximum(row);
+        float maximum = fmaxf(before, warp_maximum(largest));
+        float shift = WEIGHT_EXPONENT - maximum, sum = 0.0f;
+        __syncwarp();  // weights may lie where the scores were
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i) {
+            float first = exp2_of(score[i].x + shift), second = exp2_of(score[i].y + shift);
+            sum += active ? first + second : 0.0f;
+            if (active) reinterpret_cast<unsigned*>(shared.weights(row))[32 * i + lane] = pack_f16(first, second);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            float correction = exp2_hardware(before - maximum);
+            shared.maximum(row) = maximum;
+            shared.correction(row) = correction;
+            shared.sum(row) = fmaf(shared.sum(row), correction, sum);
+        }
+    }
+    __syncwarp();
+}

@@ -1,0 +1,21 @@
+// Addresses and accesses of shared memory as the 32-bit numbers that the instructions take.
+#pragma once
+
+__device__ inline unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
+
+// ld.shared.v4: 16 bytes.
+__device__ inline uint4 load_shared_16(unsigned address) {
+    uint4 words;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address)
+                 : "memory");
+    return words;
+}
+
+// st.shared.v4: 16 bytes.
+__device__ inline void store_shared_16(unsigned address, uint4 words) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
+                 : "memory");
+}
