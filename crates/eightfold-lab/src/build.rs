@@ -29,16 +29,14 @@ pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
     candidates.iter().map(config).collect()
 }
 
-/// Every candidate through the resource gate on every head dim and mask.
-pub fn resources(
-    candidates: &[(String, Config)],
-    arch: Arch,
-    compile: Compile,
-    policy: &ResourcePolicy,
-) -> Vec<BuildGroup> {
-    let settings = HEAD_DIMS.iter().flat_map(|head_dim| MASKS.map(|mask| (*head_dim, mask)));
-    settings
-        .map(|(head_dim, mask)| {
+/// The variants to compile, with the head dim that they are meant for.
+pub type Settings = (usize, Vec<(String, Config)>);
+
+/// Every candidate through the resource gate on its head dim, under both masks.
+pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
+    let masked = settings.iter().flat_map(|(head_dim, candidates)| MASKS.map(|mask| (*head_dim, candidates, mask)));
+    masked
+        .map(|(head_dim, candidates, mask)| {
             let specialisation = plain_specialisation(head_dim, mask);
             let entries = candidates.par_iter().map(|(name, config)| {
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
@@ -67,10 +65,10 @@ pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str
     }
 }
 
-/// The toggle-effect proof, on the plainest kernels: head dim 64, no mask. What a knob does depends on neither, and
-/// each setting more would compile hundreds of kernels.
-pub fn toggles(candidates: &[(String, Config)], arch: Arch, compile: Compile) -> ToggleReport {
-    toggle::prove(candidates, &plain_specialisation(HEAD_DIMS[0], Mask::None), arch, compile)
+/// The toggle-effect proof, without a mask and on one head dim: what a knob does depends on neither, and each setting
+/// more would compile hundreds of kernels.
+pub fn toggles((head_dim, candidates): &Settings, arch: Arch, compile: Compile) -> ToggleReport {
+    toggle::prove(candidates, &plain_specialisation(*head_dim, Mask::None), arch, compile)
 }
 
 /// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong

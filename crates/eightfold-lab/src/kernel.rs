@@ -25,13 +25,13 @@ impl Kernel {
         if Device::default().is_ok() { Kernel::Ladder } else { Kernel::Cpu }
     }
 
-    /// Every stage, from the baseline to the best.
-    pub fn stages(self) -> Vec<Candidate> {
+    /// Every stage, from the baseline to the best, as it is for heads of this many channels.
+    pub fn stages(self, head_dim: usize) -> Vec<Candidate> {
         let candidate = |name: &str, variant| Candidate { name: name.into(), variant };
         match self {
             Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
             Kernel::Ladder => {
-                ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.config))).collect()
+                ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.at(head_dim)))).collect()
             }
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     fn a_kernel_reads_back_what_it_prints_and_its_stages_are_its_own() {
         for kernel in [Kernel::Cpu, Kernel::Ladder] {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
-            assert!(kernel.stages().iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
+            assert!(kernel.stages(64).iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
         }
     }
 }

@@ -38,7 +38,6 @@ impl Climb<'_> {
         progress: &mut dyn Progress,
         keep: &mut dyn FnMut(Group) -> Result<()>,
     ) -> Result<Option<Error>> {
-        let candidates = self.kernel.stages();
         let thoroughness = match self.kernel {
             Kernel::Cpu => Thoroughness::Quick,
             Kernel::Ladder => Thoroughness::ThreeSeeds,
@@ -52,6 +51,7 @@ impl Climb<'_> {
         for (shape, problem) in rungs {
             let (start, share) = (done / total, problem.flop() / total);
             progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
+            let candidates = self.kernel.stages(shape.shape.head_dim);
             let quantizer = Quantizer::new(problem.input_format());
             let cases = standard_cases(shape.shape, problem.mask(), thoroughness)?;
             let cases = prepare_all(&cases, &quantizer, &self.thresholds.correctness.reference)?;

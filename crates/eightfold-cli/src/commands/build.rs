@@ -1,6 +1,5 @@
 //! `eightfold run --arch`: what the compiler makes of the kernels, on a machine that need not have a GPU.
 
-use super::compilers::Second;
 use super::recording::{RecordArguments, Recording};
 use super::selection::VariantArguments;
 use crate::Verdict;
@@ -8,10 +7,9 @@ use crate::output::build_table;
 use crate::progress::Bar;
 use clap::Args;
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::Compiler;
-use eightfold::cuda::ladder::Config;
+use eightfold::cuda::compile::{Compiler, Nvcc};
 use eightfold::{Error, Result};
-use eightfold_lab::build;
+use eightfold_lab::build::{self, Settings};
 use eightfold_lab::gates::Outcome;
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::progress::Progress;
@@ -53,17 +51,21 @@ pub fn execute(
     json: bool,
 ) -> Result<Verdict> {
     let archs: Vec<Arch> = arguments.arch.iter().map(|arch| arch.parse()).collect::<Result<_>>()?;
-    let candidates = build::configs(&variants.named()?.unwrap_or_else(|| Kernel::Ladder.stages()))?;
+    let candidates = |head_dim| -> Result<Settings> {
+        let named = variants.named(head_dim)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim));
+        Ok((head_dim, build::configs(&named)?))
+    };
+    let settings: Vec<Settings> = build::HEAD_DIMS.into_iter().map(candidates).collect::<Result<_>>()?;
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();
-    let ended = arguments.work(&candidates, &archs, &mut recording);
+    let ended = arguments.work(&settings, &archs, &mut recording);
     recording.finish(ended, json, build_table::render)
 }
 
 impl BuildArguments {
-    fn work(&self, candidates: &[(String, Config)], archs: &[Arch], recording: &mut Recording) -> Result<()> {
+    fn work(&self, settings: &[Settings], archs: &[Arch], recording: &mut Recording) -> Result<()> {
         // Without a compiler nothing can be checked, which is an answer to the command and not to each kernel.
         let compiler = Compiler::find()?;
-        let second = self.nvcc.then(Second::find).transpose()?;
+        let second = self.nvcc.then(Nvcc::find).transpose()?;
         let policy = recording.thresholds().resource.clone();
         let compile = |program: &_, arch| compiler.compile(program, arch);
         let mut progress = Bar::new();
@@ -71,16 +73,17 @@ impl BuildArguments {
         for (index, arch) in archs.iter().enumerate() {
             let share = |part: f64| (index as f64 + part) / archs.len() as f64;
             progress.at(share(0.0), &format!("{arch}: compiling"));
-            let mut groups = build::resources(candidates, *arch, &compile, &policy);
+            let mut groups = build::resources(settings, *arch, &compile, &policy);
             judged |=
                 groups.iter().flat_map(|group| &group.entries).any(|entry| entry.gate.outcome != Outcome::Unavailable);
             if let Some(second) = &second {
                 let compile = |program: &_, arch| second.compile(program, arch);
-                let others = build::resources(candidates, *arch, &compile, &policy);
+                let others = build::resources(settings, *arch, &compile, &policy);
                 build::beside(&mut groups, others, second.version());
             }
             progress.at(share(0.2), &format!("{arch}: setting every knob to every other value"));
-            let toggle = (!self.no_toggle).then(|| build::toggles(candidates, *arch, &compile));
+            let first = settings.first().filter(|_| !self.no_toggle);
+            let toggle = first.map(|settings| build::toggles(settings, *arch, &compile));
             recording.keep_builds(groups, toggle)?;
         }
         if judged {

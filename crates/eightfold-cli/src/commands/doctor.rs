@@ -79,6 +79,7 @@ fn examine(arguments: &Arguments) -> Vec<Finding> {
         gpu(),
         nvrtc(),
     ];
+    findings.extend(kernel_cache());
     findings.extend(tools::ALL.iter().map(tool));
     findings.extend([torch(&arguments.python), git(), records(&arguments.out)]);
     findings
@@ -127,6 +128,19 @@ fn nvrtc() -> Finding {
         Err(error) => Finding::missing("NVRTC", error),
     };
     Finding { tried: Compiler::search().iter().map(tried).collect(), ..finding }
+}
+
+/// Whether compiled kernels are kept; none without a compiler.
+fn kernel_cache() -> Option<Finding> {
+    let what = "kernel cache";
+    let compiler = Compiler::find().ok()?;
+    Some(match compiler.cache_note() {
+        None => Finding::new(what, true, "compiled kernels are kept on disk"),
+        Some(note) => Finding {
+            fix: Some("set EIGHTFOLD_CACHE to a folder that can be written".into()),
+            ..Finding::new(what, false, note)
+        },
+    })
 }
 
 fn tool(tool: &Tool) -> Finding {

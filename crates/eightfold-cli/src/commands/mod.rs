@@ -3,7 +3,6 @@
 pub mod attend;
 pub mod bench;
 mod build;
-pub mod compilers;
 pub mod doctor;
 pub mod explain;
 pub mod ladder;

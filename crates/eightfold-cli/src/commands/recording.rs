@@ -120,3 +120,45 @@ fn machine(provenance: &Provenance) -> String {
     let nvrtc = nvrtc.as_ref().map(|nvrtc| format!("{nvrtc}, ")).unwrap_or_default();
     format!("eightfold {eightfold}{build} on {gpu}{nvrtc}{}, {threads} thread{plural}", machine.cpu)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eightfold::{Problem, Shape};
+
+    fn recording(folder: &std::path::Path) -> Recording {
+        Recording::open(Kind::Run, &RecordArguments { out: folder.into(), gates: None }).unwrap()
+    }
+
+    fn group(shape: &str) -> Group {
+        let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
+        Group { shape: shape.into(), problem: (&problem).into(), entries: Vec::new(), sweep: false }
+    }
+
+    fn lost() -> Error {
+        Error::unavailable("the device", "its context is gone", "start again")
+    }
+
+    #[test]
+    fn what_was_done_before_the_run_ended_early_is_kept_with_the_reason() {
+        let place = tempfile::tempdir().unwrap();
+        let mut recording = recording(place.path());
+        recording.keep(group("first")).unwrap();
+        let path = recording.path.clone().unwrap();
+        assert_eq!(Record::read(&path).unwrap().groups.len(), 1);
+        recording.keep(group("second")).unwrap();
+        let error = recording.finish(Err(lost()), false, |_| String::new()).unwrap_err();
+        assert_eq!(error, lost());
+        let record = Record::read(&path).unwrap();
+        let shapes: Vec<_> = record.groups.iter().map(|group| group.shape.as_str()).collect();
+        assert_eq!((shapes, record.ended_early), (vec!["first", "second"], Some(lost().to_string())));
+    }
+
+    #[test]
+    fn a_run_that_ended_before_its_first_result_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let error = recording(place.path()).finish(Err(lost()), false, |_| String::new()).unwrap_err();
+        assert_eq!(error, lost());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+}

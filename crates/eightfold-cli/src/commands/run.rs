@@ -154,7 +154,7 @@ impl Arguments {
             return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
         }
         if self.odd {
-            return Ok(vec![sweep()?]);
+            return sweeps();
         }
         self.shapes.shapes()?.into_iter().map(|shape| self.generated(shape, mask)).collect()
     }
@@ -177,12 +177,28 @@ impl Arguments {
     }
 }
 
-/// All odd problems as one job, so that each variant has one row.
-fn sweep() -> Result<Job> {
-    let cases = odd::sweep()?;
-    let largest = cases.iter().map(|case| case.problem).max_by(|a, b| a.flop().total_cmp(&b.flop()));
-    let problem = largest.ok_or_else(|| Error::invalid("odd", "the sweep is empty", "name shapes instead"))?;
-    Ok(Job { name: format!("{} odd problems", cases.len()), problem, source: Source::Sweep(cases) })
+/// All odd problems as one job for each head dim, so that each variant has one row in it.
+fn sweeps() -> Result<Vec<Job>> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for case in odd::sweep()? {
+        let problem = case.problem;
+        let head_dim = problem.shape().head_dim;
+        match jobs.iter_mut().find(|job| job.problem.shape().head_dim == head_dim) {
+            Some(Job { problem: largest, source: Source::Sweep(cases), .. }) => {
+                cases.push(case);
+                if problem.flop() > largest.flop() {
+                    *largest = problem;
+                }
+            }
+            _ => jobs.push(Job { name: String::new(), problem, source: Source::Sweep(vec![case]) }),
+        }
+    }
+    for job in &mut jobs {
+        if let Source::Sweep(cases) = &job.source {
+            job.name = format!("{} odd problems, head dim {}", cases.len(), job.problem.shape().head_dim);
+        }
+    }
+    Ok(jobs)
 }
 
 impl Job {

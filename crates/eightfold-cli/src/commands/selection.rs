@@ -44,7 +44,7 @@ pub fn mask(causal: bool) -> Mask {
 /// The variants of a job.
 #[derive(Args, Debug)]
 pub struct VariantArguments {
-    /// Variants, such as cpu, cpu:baseline or ladder:tuned,tile_keys=128 [default: what explain says runs]
+    /// Variants, such as cpu, cpu:baseline or ladder:unpack,tile_keys=32 [default: what explain says runs]
     #[arg(long, value_name = "VARIANT", num_args = 1.., conflicts_with = "kernel")]
     pub variant: Vec<String>,
     /// Every stage of a kernel: cpu or ladder
@@ -56,7 +56,7 @@ impl VariantArguments {
     /// The chosen variants under the names that the user gave them, the stages of a kernel, or the one variant that the
     /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
-        if let Some(named) = self.named()? {
+        if let Some(named) = self.named(problem.shape().head_dim)? {
             if self.kernel.is_some() {
                 // Some stages may not suit this machine, which their rows say; without a device none would.
                 if named.iter().all(Candidate::on_gpu) {
@@ -74,10 +74,10 @@ impl VariantArguments {
         Ok(vec![Candidate { name: variant.kernel().into(), variant }])
     }
 
-    /// The chosen variants or stages, whatever the problem; none if nothing was chosen.
-    pub fn named(&self) -> Result<Option<Vec<Candidate>>> {
+    /// The chosen variants or stages for heads of this many channels; none if nothing was chosen.
+    pub fn named(&self, head_dim: usize) -> Result<Option<Vec<Candidate>>> {
         if let Some(kernel) = &self.kernel {
-            return Ok(Some(kernel.parse::<Kernel>()?.stages()));
+            return Ok(Some(kernel.parse::<Kernel>()?.stages(head_dim)));
         }
         let parse = |text: &String| -> Result<Candidate> {
             let variant: Variant = text.parse()?;

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn knobs_that_reach_the_compiler_pass() {
-        let report = prove_with(&["baseline", "tuned"], &|program, _| compiled(program, ""));
+        let report = prove_with(&["baseline", "unpack"], &|program, _| compiled(program, ""));
         assert_eq!(report.gate.outcome, Outcome::Pass, "{}", report.gate.summary);
         assert_eq!(report.knobs.len(), 2 * KNOBS.len());
         let copy = &report.knobs[0];
@@ -222,11 +222,11 @@ mod tests {
 
     #[test]
     fn a_knob_that_the_code_is_deaf_to_is_named_with_value_and_stage() {
-        let report = prove_with(&["baseline", "tuned"], &|program, _| compiled(program, "EXP_POLYNOMIAL"));
+        let report = prove_with(&["baseline", "unpack"], &|program, _| compiled(program, "EXP_POLYNOMIAL"));
         assert_eq!(report.gate.outcome, Outcome::Fail);
         for expected in [
             "baseline: exp=poly gives the same machine code as exp=hardware",
-            "tuned: exp=poly gives the same machine code as exp=hardware",
+            "unpack: exp=poly gives the same machine code as exp=hardware",
         ] {
             assert!(report.gate.summary.contains(expected), "{}", report.gate.summary);
         }
