@@ -22,7 +22,7 @@ fn problem(head_dim: usize, mask: Mask) -> Problem {
 }
 
 fn specialised(head_dim: usize, mask: Mask) -> Specialisation {
-    Specialisation::new(&problem(head_dim, mask), Granularity::Head, Granularity::Head)
+    Specialisation::new(&problem(head_dim, mask), Granularity::Head, Granularity::Head, Granularity::Head)
 }
 
 /// Compiles all of them and returns the names of those that fail or spill.
@@ -74,7 +74,7 @@ fn every_kind_of_problem_compiles() {
             Specialisation { input: Fp8Format::E5m2, ..usual },
             Specialisation { output: OutputFormat::F16, key_blocks: true, ..usual },
             Specialisation { output: OutputFormat::Bf16, value_blocks: true, ..usual },
-            Specialisation { key_blocks: true, value_blocks: true, ..usual },
+            Specialisation { query_blocks: true, key_blocks: true, value_blocks: true, ..usual },
         ];
         for kind in kinds {
             jobs.push((format!("{name} {kind:?}"), kind.program(&config), Arch::Sm89));

@@ -18,49 +18,51 @@
 
 using Sums = Either<(PV >= PV_MMA), MmaSums, LaneSums>::Type;
 
-// The scale of V of the tile that the sums are in units of; where it changes along the keys, the sums follow it.
-struct ValueScale {
-    float current = 0.0f;
-
-    __device__ float change_to(float next) {
-        float ratio = current == 0.0f ? 1.0f : current / next;
-        current = next;
-        return ratio;
-    }
-};
-
-// One tile of queries, by the warps that compute.
+// One tile of queries, by one of the warps that compute.
 template <typename Sums>
-__device__ inline void attend(const Attention& problem, const Work& work, char* memory, Ring& ring, int warp, int lane) {
-    int row_warp = warp % ROW_WARPS, group = warp / ROW_WARPS;
-    unsigned shared = shared_address(memory);
-    SharedRows shared_rows{memory};
-    int kv_head = work.kv_head_index(problem);
-    bool dumped = DUMP && work.index == problem.dump_work;
-
-    TileReader reader(problem, work, shared, ring, warp, lane);
+struct Attend {
+    const Attention& problem;
+    const Work& work;
+    SharedRows shared_rows;
+    unsigned shared;
+    int row_warp, group, lane;
+    TileReader reader;
     Queries queries;
-    queries.load(problem, work, row_warp, lane);
     Rows rows;
-    rows.begin(problem, work, row_warp, lane);
-    if constexpr (SOFTMAX != SOFTMAX_FUSED) begin_rows(shared_rows, warp, lane);
     Sums sums;
-    sums.begin();
-    float key_scale = problem.k.scale(kv_head, 0);
-    ValueScale value_scale;
-    value_scale.change_to(problem.v.scale(kv_head, 0));
 
-    for (int tile = 0; tile < work.key_tiles; ++tile) {
+    __device__ Attend(const Attention& problem, const Work& work, char* memory, Ring& ring, int warp, int lane)
+        : problem(problem),
+          work(work),
+          shared_rows{memory},
+          shared(shared_address(memory)),
+          row_warp(warp % ROW_WARPS),
+          group(warp / ROW_WARPS),
+          lane(lane),
+          reader(problem, work, shared, ring, warp, lane) {
+        queries.load(problem, work, row_warp, lane);
+        rows.begin(problem, work, row_warp, lane);
+        if constexpr (SOFTMAX != SOFTMAX_FUSED) begin_rows(shared_rows, row_warp, lane);
+        sums.begin();
+    }
+
+    __device__ void run() {
+        for (int tile = 0; tile < work.key_tiles; ++tile) visit(tile);
+        finish();
+    }
+
+   private:
+    __device__ void visit(int tile) {
+        bool dumped = DUMP && work.index == problem.dump_work;
+        float key_scale = KEY_BLOCK_SCALES ? problem.k.scale(work.kv_head_index(problem), tile * TILE_KEYS) : 1.0f;
+        float unit_change = VALUE_BLOCK_SCALES ? value_scale(max(tile - 1, 0)) / value_scale(tile) : 1.0f;
         int stage = reader.acquire(tile);
 
         Scores scores;
         scores.compute(queries, shared, stage, group, lane);
         if (tile >= work.first_masked) mask_scores(scores, problem, work, tile, row_warp, group, lane);
-        if constexpr (KEY_BLOCK_SCALES) key_scale = problem.k.scale(kv_head, tile * TILE_KEYS);
         if (dumped) dump_scores(problem, scores, rows, key_scale, tile, row_warp, group, lane);
 
-        float unit_change = 1.0f;
-        if constexpr (VALUE_BLOCK_SCALES) unit_change = value_scale.change_to(problem.v.scale(kv_head, tile * TILE_KEYS));
         if constexpr (SOFTMAX == SOFTMAX_FUSED) {
             float correction[Rows::COUNT];
             weigh_in_registers(scores, rows, key_scale, correction);
@@ -68,27 +70,34 @@ __device__ inline void attend(const Attention& problem, const Work& work, char* 
             sums.correct(correction, unit_change);
             sums.add(scores, shared, stage, group, lane);
         } else {
-            store_scores(shared_rows, scores, rows, key_scale, warp, lane);
-            weigh_in_shared(shared_rows, warp, lane);
-            if (dumped) dump_weights(problem, shared_rows, tile, warp, lane);
-            sums.correct(shared_rows, unit_change, warp, lane);
-            sums.add_from_shared(shared_rows, shared, warp, lane);
-            rows.read(shared_rows, warp, lane);
+            store_scores(shared_rows, scores, rows, key_scale, row_warp, lane);
+            weigh_in_shared(shared_rows, row_warp, lane);
+            if (dumped) dump_weights(problem, shared_rows, tile, row_warp, lane);
+            sums.correct(shared_rows, unit_change, row_warp, lane);
+            sums.add_from_shared(shared_rows, shared, row_warp, lane);
+            rows.read(shared_rows, row_warp, lane);
         }
         if (dumped && group == 0) {
-            dump_rows(problem, rows, tile, warp, lane);
-            dump_sums(problem, sums, tile, warp, lane);
+            dump_rows(problem, rows, tile, row_warp, lane);
+            dump_sums(problem, sums, tile, row_warp, lane);
         }
         reader.release(stage);
     }
 
-    if constexpr (SOFTMAX == SOFTMAX_FUSED) rows.gather();
-    if constexpr (KEY_GROUPS > 1) {
-        merge_groups(sums, rows, memory, row_warp, group, lane);
-        if (group > 0) return;
+    __device__ void finish() {
+        if constexpr (SOFTMAX == SOFTMAX_FUSED) rows.gather();
+        if constexpr (KEY_GROUPS > 1) {
+            merge_groups(sums, rows, shared_rows.memory, row_warp, group, lane);
+            if (group > 0) return;
+        }
+        store_sums(problem, work, sums, rows, value_scale(max(work.key_tiles - 1, 0)), row_warp, lane);
     }
-    store_sums(problem, work, sums, rows, value_scale.current, warp, lane);
-}
+
+    // The scale of V in a tile. Sums are in units of the last tile's.
+    __device__ float value_scale(int tile) const {
+        return problem.v.scale(work.kv_head_index(problem), VALUE_BLOCK_SCALES ? tile * TILE_KEYS : 0);
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ladder_attention(const __grid_constant__ Attention problem) {
     extern __shared__ __align__(128) char memory[];
@@ -103,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ladder_attention(c
         if (produces) {
             produce(problem, work, shared_address(memory), ring, threadIdx.x - COMPUTE_THREADS);
         } else {
-            attend<Sums>(problem, work, memory, ring, warp, lane);
+            Attend<Sums>(problem, work, memory, ring, warp, lane).run();
         }
     }
     queue.finish();

@@ -37,7 +37,7 @@ __device__ inline void dump_accumulators(float* matrix, const Scores& scores, co
 __device__ inline void dump_scores(const Attention& problem, const Scores& scores, const Rows& rows, float key_scale, int key_tile,
                         int row_warp, int group, int lane) {
     float factor[Rows::COUNT];
-    for (int row = 0; row < Rows::COUNT; ++row) factor[row] = rows.scale_log2[row] * key_scale;
+    for (int row = 0; row < Rows::COUNT; ++row) factor[row] = rows.scale_of(row) * key_scale;
     dump_accumulators(Dump(problem, key_tile).scores, scores, factor, row_warp, group, lane);
 }
 

@@ -14,7 +14,7 @@ __device__ inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 
 template <int ROWS, int CHUNKS, int THREADS_SHARING, typename Visit>
 __device__ inline void for_chunks(int thread, Visit visit) {
     constexpr int TURNS = (ROWS * CHUNKS + THREADS_SHARING - 1) / THREADS_SHARING;
-    constexpr int UNROLLED = TURNS > 8 ? 4 : TURNS;
+    constexpr int UNROLLED = TURNS > 4 ? 2 : TURNS;
 #pragma unroll UNROLLED
     for (int turn = 0; turn < TURNS; ++turn) {
         int index = thread + turn * THREADS_SHARING;

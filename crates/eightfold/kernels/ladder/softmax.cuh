@@ -39,20 +39,26 @@ struct SharedRows {
 // What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
 struct Rows {
     static constexpr int COUNT = 2 * ROW_TILES;
-    float scale_log2[COUNT];  // from products of codes to powers of two, without K's scale
+    // From products of codes to powers of two, as far as it does not change along the keys: with K's scale or without.
+    float scale_log2[QUERY_BLOCK_SCALES ? COUNT : 1];
     float maximum[COUNT];     // of the scores so far, in powers of two
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
 
     __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll
         for (int row = 0; row < COUNT; ++row) {
-            int query = query_of(work, row_warp, lane, row);
-            int existing = min(query, problem.query_len - 1);
-            scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), existing);
             maximum[row] = LOWEST;
             sum[row] = 0.0f;
         }
+        float key_scale = KEY_BLOCK_SCALES ? 1.0f : problem.k.scale(work.kv_head_index(problem), 0);
+#pragma unroll
+        for (int row = 0; row < (QUERY_BLOCK_SCALES ? COUNT : 1); ++row) {
+            int query = QUERY_BLOCK_SCALES ? min(query_of(work, row_warp, lane, row), problem.query_len - 1) : 0;
+            scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), query) * key_scale;
+        }
     }
+
+    __device__ float scale_of(int row) const { return scale_log2[QUERY_BLOCK_SCALES ? row : 0]; }
 
     // Scores in registers: the sum over all columns.
     __device__ void gather() {
@@ -97,7 +103,7 @@ __device__ inline void mask_scores(Scores& scores, const Attention& problem, con
 __device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, float (&correction)[Rows::COUNT]) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        float scale = rows.scale_log2[row] * key_scale;
+        float scale = rows.scale_of(row) * key_scale;
         float largest = LOWEST;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
@@ -134,7 +140,7 @@ __device__ inline void begin_rows(const SharedRows& shared, int warp, int lane) 
 __device__ inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale, int warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        float scale = rows.scale_log2[row] * key_scale;
+        float scale = rows.scale_of(row) * key_scale;
         float* line = shared.scores(warp * WARP_ROWS + 8 * row + lane / 4);
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {

@@ -64,12 +64,13 @@ __device__ inline float product_with_means(const Attention& problem, const Work&
 }
 
 // Every lane of the row's quad.
-__device__ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, float scale_log2, int lane) {
+__device__ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, int lane) {
     if (!problem.lse) return;
     float shift = 0.0f;
     if (problem.k_means) {
-        bool exists = row.query < problem.query_len;
-        shift = quad_sum(exists ? product_with_means(problem, work, row.query, lane) : 0.0f) * scale_log2;
+        int query = min(row.query, problem.query_len - 1);
+        shift = quad_sum(product_with_means(problem, work, query, lane)) * problem.scale_log2 *
+                problem.q.scale(work.head_index(problem), query);
     }
     if (row.query >= problem.query_len || lane % 4 != 0) return;
     const float LN_2 = 0.6931471805599453f;
@@ -82,7 +83,7 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
-        store_lse(problem, work, end, rows.scale_log2[row], lane);
+        store_lse(problem, work, end, lane);
         if (end.query >= problem.query_len) continue;
 #pragma unroll
         for (int n = 0; n < DIM_TILES; n += 2) {
@@ -100,7 +101,7 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
-        store_lse(problem, work, end, rows.scale_log2[row], lane);
+        store_lse(problem, work, end, lane);
     }
     // The lanes that hold a row's maximum and sum are not those that hold its channels.
     int row = LaneSums::row(lane);

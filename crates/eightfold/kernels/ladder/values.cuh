@@ -16,23 +16,18 @@ struct MmaSums {
                 for (int i = 0; i < 4; ++i) value[tile][n][i] = 0.0f;
     }
 
-    // Most tiles bring no larger score to any row of the warp: then there is nothing to do. `unit_change` is for sums
-    // that are in units of V's scale, where that changes.
+    // Most tiles bring no larger score to any row of the warp, and then the factors are one; but a branch around the
+    // multiplications would keep the softmax apart from the product that follows, which costs more. `unit_change` is for
+    // sums that are in units of V's scale, where that changes.
     __device__ void correct(const float (&row_correction)[Rows::COUNT], float unit_change) {
-        float correction[Rows::COUNT];
-        bool needed = false;
 #pragma unroll
         for (int row = 0; row < Rows::COUNT; ++row) {
-            correction[row] = VALUE_BLOCK_SCALES ? row_correction[row] * unit_change : row_correction[row];
-            needed |= correction[row] != 1.0f;
-        }
-        if (!__any_sync(0xffffffff, needed)) return;
-#pragma unroll
-        for (int tile = 0; tile < ROW_TILES; ++tile)
+            float correction = VALUE_BLOCK_SCALES ? row_correction[row] * unit_change : row_correction[row];
 #pragma unroll
             for (int n = 0; n < DIM_TILES; ++n)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) value[tile][n][i] *= correction[2 * tile + i / 2];
+                for (int i = 0; i < 2; ++i) value[row / 2][n][2 * (row % 2) + i] *= correction;
+        }
     }
 
     __device__ void correct(const SharedRows& shared, float unit_change, int warp, int lane) {

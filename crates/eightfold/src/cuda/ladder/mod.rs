@@ -1,10 +1,12 @@
 //! The ladder: one tiled attention kernel whose every optimisation is a knob, and the stages that switch them on.
 
+mod choose;
 mod config;
 mod launch;
 mod program;
 mod stages;
 
+pub use choose::choose;
 pub use config::{Banks, Config, Copy, Exp, KNOBS, Pv, Qk, Schedule, Softmax};
 pub use launch::Prepared;
 pub use program::{Specialisation, shared_bytes};

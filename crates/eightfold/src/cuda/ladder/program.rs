@@ -16,6 +16,8 @@ pub struct Specialisation {
     pub input: Fp8Format,
     /// The format of the output.
     pub output: OutputFormat,
+    /// Whether Q's scale changes along the queries.
+    pub query_blocks: bool,
     /// Whether K's scale changes along the keys.
     pub key_blocks: bool,
     /// Whether V's scale changes along the keys.
@@ -25,14 +27,15 @@ pub struct Specialisation {
 }
 
 impl Specialisation {
-    /// What a problem with scales of these granularities for K and V needs.
-    pub fn new(problem: &Problem, keys: Granularity, values: Granularity) -> Self {
+    /// What a problem with scales of these granularities needs.
+    pub fn new(problem: &Problem, queries: Granularity, keys: Granularity, values: Granularity) -> Self {
         let blocks = |granularity| matches!(granularity, Granularity::Block { .. });
         Specialisation {
             head_dim: problem.shape().head_dim,
             mask: problem.mask(),
             input: problem.input_format(),
             output: problem.output_format(),
+            query_blocks: blocks(queries),
             key_blocks: blocks(keys),
             value_blocks: blocks(values),
             dump: false,
@@ -56,6 +59,7 @@ impl Specialisation {
                 }
                 .into(),
             ),
+            ("QUERY_BLOCK_SCALES", flag(self.query_blocks)),
             ("KEY_BLOCK_SCALES", flag(self.key_blocks)),
             ("VALUE_BLOCK_SCALES", flag(self.value_blocks)),
             ("DUMP", flag(self.dump)),

@@ -54,7 +54,7 @@ const UNPACK: Config = Config {
     ..FP8_MMA
 };
 const SPLIT_KEYS: Config = Config { tile_queries: 32, tile_keys: 128, key_groups: 2, blocks: 1, ..UNPACK };
-const TALL_TILES: Config = Config { pv: Pv::Mma, copy: Copy::Async3, tile_queries: 128, blocks: 1, ..UNPACK };
+const TALL_TILES: Config = Config { tile_queries: 128, blocks: 1, ..UNPACK };
 
 /// Every stage, from the plain baseline to the best.
 pub const STAGES: &[Stage] = &[
