@@ -57,16 +57,15 @@ impl VariantArguments {
     /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if let Some(named) = self.named(problem.shape().head_dim)? {
-            if self.kernel.is_some() {
-                // Some stages may not suit this machine, which their rows say; without a device none would.
-                if named.iter().all(Candidate::on_gpu) {
-                    Device::default()?;
-                }
-            } else {
+            if self.kernel.is_none() {
                 // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
                 for candidate in &named {
                     Plan::with_variant(problem, candidate.variant)?;
                 }
+            }
+            if named.iter().all(Candidate::on_gpu) {
+                // Without a device nothing at all would run.
+                Device::default()?;
             }
             return Ok(named);
         }

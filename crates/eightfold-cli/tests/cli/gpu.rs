@@ -81,7 +81,10 @@ fn without_a_device_the_kernels_are_not_run_and_the_reason_is_told() {
     if found(&place, "GPU") {
         return;
     }
-    for arguments in ["--kernel ladder --shape small", "run --kernel ladder --shape small", "bench --kernel ladder"] {
+    let variant = "run --variant ladder:baseline --shape small";
+    for arguments in
+        ["--kernel ladder --shape small", "run --kernel ladder --shape small", "bench --kernel ladder", variant]
+    {
         let output = place.run(arguments);
         let line = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {line}");
