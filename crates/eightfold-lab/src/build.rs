@@ -88,7 +88,8 @@ fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<Program
         for case in cases {
             let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
             if config.check_problem(&case.problem, keys, values, arch).is_ok() {
-                let program = Specialisation::new(&case.problem, keys, values).program(&config);
+                let queries = case.q.scales().granularity();
+                let program = Specialisation::new(&case.problem, queries, keys, values).program(&config);
                 if seen.insert(program.clone()) {
                     programs.push(program);
                 }

@@ -71,8 +71,8 @@ impl<'a> OnDevice<'a> {
             Ok(compiler) => compiler,
             Err(error) => return Built::unavailable(error),
         };
-        let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
-        let specialisation = Specialisation::new(&case.problem, keys, values);
+        let [queries, keys, values] = [&case.q, &case.k, &case.v].map(|tensor| tensor.scales().granularity());
+        let specialisation = Specialisation::new(&case.problem, queries, keys, values);
         let compile = |program: &_, arch| compiler.compile(program, arch);
         let policy = &self.examination.thresholds.resource;
         resource::examine(config, &specialisation, self.arch(), &compile, policy)

@@ -123,6 +123,7 @@ pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
         mask,
         input: Fp8Format::E4m3,
         output: OutputFormat::F32,
+        query_blocks: false,
         key_blocks: false,
         value_blocks: false,
         dump: false,
