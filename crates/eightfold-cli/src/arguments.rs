@@ -4,12 +4,13 @@ use crate::commands::{attend, bench, doctor, explain, ladder, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// FP8 attention that proves itself.
 ///
-/// Alone, it takes every stage of the ladder through correctness and timing on the standard shapes, prints the
-/// table and writes the record.
+/// Alone, it takes every stage of the ladder of this machine's best backend through its gates and timing on the standard
+/// shapes, prints the table and writes the record.
 #[derive(Parser, Debug)]
 #[command(name = "eightfold", version, args_conflicts_with_subcommands = true)]
 pub struct CommandLine {
@@ -18,11 +19,14 @@ pub struct CommandLine {
     #[command(flatten)]
     pub ladder: ladder::Arguments,
     /// Print JSON, and nothing else, on standard output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 100)]
     pub json: bool,
     /// Threads to run on [default: all cores]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, value_name = "N", display_order = 101)]
     pub threads: Option<usize>,
+    /// The NVRTC library that compiles GPU kernels, or its folder [default: what doctor finds]
+    #[arg(long, global = true, value_name = "PATH", display_order = 102)]
+    pub nvrtc: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]

@@ -7,6 +7,7 @@ mod progress;
 mod threads;
 
 use arguments::Command;
+use eightfold::cuda::compile;
 use std::process::ExitCode;
 
 /// Whether everything that was asked for holds.
@@ -25,7 +26,9 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let json = arguments.json;
-    let verdict = threads::settle(arguments.threads).and_then(|()| match arguments.command {
+    let settled =
+        threads::settle(arguments.threads).and_then(|()| arguments.nvrtc.as_deref().map_or(Ok(()), compile::set_nvrtc));
+    let verdict = settled.and_then(|()| match arguments.command {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),

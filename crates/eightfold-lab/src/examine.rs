@@ -1,11 +1,17 @@
 //! One problem: every candidate through the gates, then those that passed against the clock.
 
+mod device;
+mod timing;
+
+use crate::build;
 use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds};
-use crate::measure::{Contestant, KernelContestant, Measured, interleave};
-use crate::peers::{Torch, TorchContestant};
+use crate::peers::{Backend, Torch, TorchOnCuda};
 use crate::progress::Progress;
-use crate::record::{Entry, Group, Timing};
-use eightfold::{Problem, Variant, cpu};
+use crate::record::{Entry, Group};
+use crate::verdict::{self, SpeedUp};
+use device::OnDevice;
+use eightfold::cuda::driver::Device;
+use eightfold::{Error, Problem, Variant, cpu};
 use std::time::Instant;
 
 /// A variant under the name that the table will show.
@@ -15,6 +21,13 @@ pub struct Candidate {
     pub name: String,
     /// The kernel and its knobs.
     pub variant: Variant,
+}
+
+impl Candidate {
+    /// Whether it runs on a GPU.
+    pub fn on_gpu(&self) -> bool {
+        matches!(self.variant, Variant::Ladder(_))
+    }
 }
 
 /// What to do with one problem.
@@ -29,8 +42,20 @@ pub struct Examination<'a> {
     pub thresholds: &'a Thresholds,
     /// Whether to time what passes.
     pub timed: bool,
+    /// Whether each candidate is a step past the one before, and must have gained by it.
+    pub ladder: bool,
+    /// Whether each case is a problem of its own, which its origin names.
+    pub sweep: bool,
     /// A candidate that would take longer than this over all cases is checked on the first alone.
     pub max_gate_seconds: f64,
+}
+
+/// What an examination gave.
+pub struct Examined {
+    /// The entries, as far as it came.
+    pub group: Group,
+    /// Why nothing more can be examined in this process: the device's context is gone.
+    pub lost: Option<Error>,
 }
 
 /// The part of the work that gating is, for the progress bar.
@@ -38,111 +63,132 @@ const GATING_SHARE: f64 = 0.4;
 
 impl Examination<'_> {
     /// Gates and, if asked to, times every candidate, and the peer beside them.
-    pub fn run(&self, problem: &Problem, mut torch: Option<&mut Torch>, progress: &mut dyn Progress) -> Group {
+    pub fn run(&self, problem: &Problem, mut torch: Option<&mut Torch>, progress: &mut dyn Progress) -> Examined {
         let gating_share = if self.timed { GATING_SHARE } else { 1.0 };
+        let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
+        let device = on_gpu.then(|| OnDevice::new(self));
+        if let Some(Ok(device)) = &device {
+            progress.at(0.0, &format!("{} {problem}: compiling", self.shape));
+            build::ahead(self.candidates, self.cases, device.arch());
+        }
+        let mut lost = None;
         let mut entries = Vec::new();
         for (index, candidate) in self.candidates.iter().enumerate() {
             let share = gating_share * index as f64 / self.candidates.len() as f64;
             progress.at(share, &format!("{} {problem}: checking {}", self.shape, candidate.name));
-            entries.push(self.gate(candidate));
+            entries.push(match (&device, &lost) {
+                (_, Some(error)) => unavailable(candidate, format!("not reached: {error}")),
+                (Some(Err(error)), _) if candidate.on_gpu() => unavailable(candidate, error.to_string()),
+                (Some(Ok(device)), _) if candidate.on_gpu() => {
+                    let mut entry = device.gate(candidate);
+                    lost = lost_by(&mut entry);
+                    entry
+                }
+                _ => self.gate(candidate),
+            });
         }
-        let peer_case = torch.as_ref().and_then(|_| self.cases.first()).map(without_lse);
+        let peer_case = self.cases.first().filter(|_| torch.is_some() && lost.is_none()).map(without_lse);
         if let (Some(torch), Some(case)) = (&mut torch, &peer_case) {
             progress.at(gating_share, &format!("{} {problem}: checking torch", self.shape));
-            entries.push(gate_torch(torch, case, self.thresholds));
+            if on_gpu {
+                entries.extend(Backend::ALL.map(|backend| gate_torch_on_cuda(torch, backend, case, self.thresholds)));
+            } else {
+                entries.push(gate_torch(torch, case, self.thresholds));
+            }
         }
-        if self.timed {
+        if self.timed && lost.is_none() {
             let what = format!("{} {problem}: timing", self.shape);
             progress.at(gating_share, &what);
             let peer = torch.zip(peer_case.as_ref());
             self.time(&mut entries, peer, &mut |share| progress.at(gating_share + (1.0 - gating_share) * share, &what));
+            lost = if on_gpu { context_lost() } else { None };
+            if self.ladder {
+                decide(&mut entries, self.thresholds.performance.required_gain);
+            }
         }
-        Group { shape: self.shape.into(), problem: problem.into(), entries }
+        let group = Group { shape: self.shape.into(), problem: problem.into(), entries, sweep: self.sweep };
+        Examined { group, lost }
     }
 
     fn gate(&self, candidate: &Candidate) -> Entry {
-        let implementation = candidate.variant.to_string();
-        let check = |cases: &[Case]| {
-            let tolerance = self.thresholds.tolerance(&candidate.variant);
-            gates::check(&mut PlannedVariant(candidate.variant), cases, tolerance, self.thresholds)
-        };
+        let check = |cases: &[Case]| self.check(candidate, cases);
         if self.max_gate_seconds.is_infinite() || self.cases.len() < 2 {
-            return entry(&candidate.name, implementation, check(self.cases));
+            return check(self.cases);
         }
         let start = Instant::now();
         let first = check(&self.cases[..1]);
         let seconds = start.elapsed().as_secs_f64();
         let count = self.cases.len();
         if seconds * count as f64 <= self.max_gate_seconds {
-            return entry(&candidate.name, implementation, check(self.cases));
+            return check(self.cases);
         }
         let note = format!("checked on 1 of {count} cases, which took {seconds:.0} s");
-        Entry { note: Some(note), ..entry(&candidate.name, implementation, first) }
+        Entry { note: Some(note), ..first }
     }
 
-    /// Times those that passed, in one interleaved run, and fills in their entries.
-    fn time(&self, entries: &mut [Entry], peer: Option<(&mut Torch, &Case)>, tick: &mut dyn FnMut(f64)) {
-        let Some(case) = self.cases.first() else { return };
-        let mut places = Vec::new();
-        let mut field: Vec<Box<dyn Contestant + '_>> = Vec::new();
-        for (place, (entry, candidate)) in entries.iter_mut().zip(self.candidates).enumerate() {
-            if !admissible(entry) {
-                continue;
-            }
-            let seen = entry.cases.first().filter(|case| case.repeatable);
-            let hash = seen.map(|case| case.output_hash);
-            match KernelContestant::new(&candidate.name, candidate.variant, case, hash) {
-                Ok(contestant) => {
-                    places.push(place);
-                    field.push(Box::new(contestant));
-                }
-                Err(error) => entry.note = Some(error.to_string()),
-            }
-        }
-        let peer_place = self.candidates.len();
-        if let Some((torch, case)) = peer.filter(|_| entries.get(peer_place).is_some_and(admissible)) {
-            places.push(peer_place);
-            field.push(Box::new(TorchContestant::new(torch, case)));
-        }
-        let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|boxed| &mut **boxed as _).collect();
-        let measured = interleave(&mut contestants, &self.thresholds.timing, tick);
-        for (place, measured) in places.into_iter().zip(measured) {
-            note_timing(&mut entries[place], measured);
-        }
+    /// The correctness gate on these cases.
+    fn check(&self, candidate: &Candidate, cases: &[Case]) -> Entry {
+        let tolerance = self.thresholds.tolerance(&candidate.variant);
+        let report = gates::check(&mut PlannedVariant(candidate.variant), cases, tolerance, self.thresholds);
+        entry(&candidate.name, candidate.variant.to_string(), report)
     }
+}
+
+/// The performance gate of every stage that follows one with a time.
+fn decide(entries: &mut [Entry], required_gain: f64) {
+    let mut before: Option<(String, crate::measure::Samples)> = None;
+    for entry in entries.iter_mut().filter(|entry| !entry.peer) {
+        let Some(timing) = &entry.timing else { continue };
+        if let Some((name, samples)) = &before {
+            let speed_up = SpeedUp::between(samples, &timing.samples);
+            entry.gates.push(verdict::judge(name, speed_up, required_gain));
+        }
+        before = Some((entry.name.clone(), timing.samples.clone()));
+    }
+}
+
+/// Why the device can do nothing more for this process, if it had one and that is so.
+fn context_lost() -> Option<Error> {
+    let device = Device::default().ok()?;
+    device.stream().and_then(|stream| stream.synchronize()).err()
+}
+
+/// Looks at the device after a kernel that did not pass: one that took the context with it has failed, whatever its
+/// error said, and no other can follow.
+fn lost_by(entry: &mut Entry) -> Option<Error> {
+    if entry.correctness().is_some_and(|gate| gate.outcome == Outcome::Pass) {
+        return None;
+    }
+    let lost = context_lost()?;
+    if let Some(gate) = entry.gates.iter_mut().find(|gate| gate.gate == Gate::Correctness) {
+        gate.outcome = Outcome::Fail;
+        gate.summary = format!("it took the device's context with it: {}", gate.summary);
+    }
+    Some(lost)
 }
 
 /// The entry of a peer that was wanted and could not be had.
 pub fn missing_peer(name: &str, reason: String) -> Entry {
+    Entry { peer: true, ..without_run(name, name.into(), reason) }
+}
+
+fn unavailable(candidate: &Candidate, reason: String) -> Entry {
+    without_run(&candidate.name, candidate.variant.to_string(), reason)
+}
+
+fn without_run(name: &str, implementation: String, reason: String) -> Entry {
     let gate =
         GateReport { gate: Gate::Correctness, outcome: Outcome::Unavailable, summary: reason, checks: Vec::new() };
-    let report = CorrectnessReport { gate, cases: Vec::new() };
-    Entry { peer: true, ..entry(name, name.into(), report) }
+    entry(name, implementation, CorrectnessReport { gate, cases: Vec::new() })
 }
 
 fn admissible(entry: &Entry) -> bool {
     entry.correctness().is_some_and(|gate| gate.outcome == Outcome::Pass)
 }
 
-fn note_timing(entry: &mut Entry, measured: Measured) {
-    match measured {
-        Ok(samples) => {
-            entry.timing = samples.summary().map(|summary| Timing { summary, samples });
-        }
-        Err(error) if entry.peer => entry.note = Some(error.to_string()),
-        // A kernel of ours that passed and then failed under the clock is unsound, not merely untimed.
-        Err(error) => entry.gates.push(GateReport {
-            gate: Gate::Performance,
-            outcome: Outcome::Invalid,
-            summary: error.to_string(),
-            checks: Vec::new(),
-        }),
-    }
-}
-
 fn entry(name: &str, implementation: String, report: CorrectnessReport) -> Entry {
     let CorrectnessReport { gate, cases } = report;
-    Entry { name: name.into(), implementation, peer: false, gates: vec![gate], cases, timing: None, note: None }
+    Entry { gates: vec![gate], cases, ..Entry::new(name, implementation) }
 }
 
 /// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it.
@@ -159,4 +205,34 @@ fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry 
     let like = Variant::Cpu(cpu::Config { numbers, ..cpu::Config::default() });
     let report = gates::check(torch, std::slice::from_ref(case), thresholds.tolerance(&like), thresholds);
     Entry { peer: true, ..entry("torch", implementation, report) }
+}
+
+fn gate_torch_on_cuda(torch: &mut Torch, backend: Backend, case: &Case, thresholds: &Thresholds) -> Entry {
+    let implementation = torch.describe_cuda(backend);
+    let tolerance = &thresholds.correctness.tolerance.bf16;
+    let report = gates::check(&mut TorchOnCuda { torch, backend }, std::slice::from_ref(case), tolerance, thresholds);
+    Entry { peer: true, ..entry(backend.name(), implementation, report) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::{Samples, Timer};
+    use crate::record::Timing;
+
+    fn timed(name: &str, us: u64) -> Entry {
+        let samples = Samples { ns: vec![us * 1000; 100], rounds: vec![10; 10] };
+        Entry { timing: Timing::new(Timer::GraphReplay, samples), ..Entry::new(name, name) }
+    }
+
+    #[test]
+    fn a_stage_is_judged_against_the_last_one_that_has_a_time() {
+        let peer = Entry { peer: true, ..timed("torch", 1) };
+        let mut entries = [timed("a", 100), Entry::new("b", "b"), timed("c", 50), timed("d", 60), peer];
+        decide(&mut entries, 0.1);
+        let outcome = |index: usize| entries[index].gate(Gate::Performance).map(|gate| gate.outcome);
+        let expected = [None, None, Some(Outcome::Pass), Some(Outcome::Negative), None];
+        assert_eq!([0, 1, 2, 3, 4].map(outcome), expected);
+        assert!(entries[2].gates[0].summary.starts_with("2.000× a "), "{}", entries[2].gates[0].summary);
+    }
 }

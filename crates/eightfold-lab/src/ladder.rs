@@ -1,59 +1,83 @@
-//! The main job: every stage of the ladder on every shape.
+//! The main job: every stage of a ladder on every shape.
 
-use crate::examine::{Candidate, Examination};
-use crate::gates::{Thoroughness, Thresholds, standard_cases};
+use crate::examine::{Examination, Examined};
+use crate::gates::{Thoroughness, Thresholds, prepare_all, standard_cases};
+use crate::kernel::Kernel;
+use crate::peers::Torch;
 use crate::progress::{Part, Progress};
-use crate::record::Group;
+use crate::record::{Entry, Group};
 use crate::shapes::NamedShape;
 use eightfold::quantize::Quantizer;
-use eightfold::{Mask, Problem, Result, Variant, cpu};
+use eightfold::{Error, Mask, Problem, Result};
 
-/// The whole job has to end within two minutes on two cores, and the scalar baseline alone takes several seconds
-/// per run on the longest shape.
-const MAX_GATE_SECONDS: f64 = 10.0;
+/// The whole job has to end within two minutes on two cores, and the scalar baseline of the CPU alone takes several
+/// seconds per run on the longest shape.
+const MAX_CPU_GATE_SECONDS: f64 = 10.0;
 
-/// Every stage of the CPU ladder, from the baseline to the best.
-pub fn stages() -> Vec<Candidate> {
-    let candidate = |stage: &cpu::Stage| Candidate { name: stage.name.into(), variant: Variant::Cpu(stage.config) };
-    cpu::STAGES.iter().map(candidate).collect()
+/// What to climb, and beside whom.
+pub struct Climb<'a> {
+    /// The kernel whose stages are climbed.
+    pub kernel: Kernel,
+    /// On which shapes.
+    pub shapes: &'a [NamedShape],
+    /// Under which mask.
+    pub mask: Mask,
+    /// The limits and the timing policy.
+    pub thresholds: &'a Thresholds,
+    /// Who is measured in the same run.
+    pub torch: Option<&'a mut Torch>,
+    /// Who was to be measured and could not be had.
+    pub missing: Option<Entry>,
 }
 
-/// Takes every stage through correctness and timing on every shape.
-pub fn climb(
-    shapes: &[NamedShape],
-    masks: &[Mask],
-    thresholds: &Thresholds,
-    progress: &mut dyn Progress,
-) -> Result<Vec<Group>> {
-    let candidates = stages();
-    let mut rungs = Vec::new();
-    for mask in masks {
-        for shape in shapes {
-            rungs.push((shape, Problem::new(shape.shape)?.with_mask(*mask)));
-        }
-    }
-    let total: f64 = rungs.iter().map(|(_, problem)| problem.flop()).sum();
-    let mut done = 0.0;
-    let mut groups = Vec::new();
-    for (shape, problem) in rungs {
-        let (start, share) = (done / total, problem.flop() / total);
-        progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
-        let quantizer = Quantizer::new(problem.input_format());
-        let cases = standard_cases(shape.shape, problem.mask(), Thoroughness::Quick)?
-            .iter()
-            .map(|case| case.prepare(&quantizer, &thresholds.correctness.reference))
-            .collect::<Result<Vec<_>>>()?;
-        let examination = Examination {
-            shape: &shape.name,
-            cases: &cases,
-            candidates: &candidates,
-            thresholds,
-            timed: true,
-            max_gate_seconds: MAX_GATE_SECONDS,
+impl Climb<'_> {
+    /// Takes every stage through its gates and timing on every shape, and gives each shape's group to `keep` as soon as
+    /// it is done. The error, if any, is why the climb ended early.
+    pub fn run(
+        mut self,
+        progress: &mut dyn Progress,
+        keep: &mut dyn FnMut(Group) -> Result<()>,
+    ) -> Result<Option<Error>> {
+        let thoroughness = match self.kernel {
+            Kernel::Cpu => Thoroughness::Quick,
+            Kernel::Ladder => Thoroughness::ThreeSeeds,
         };
-        let problem = cases.first().map_or(problem, |case| case.problem);
-        groups.push(examination.run(&problem, None, &mut Part { whole: progress, start, share }));
-        done += problem.flop();
+        let mut rungs = Vec::new();
+        for shape in self.shapes {
+            rungs.push((shape, Problem::new(shape.shape)?.with_mask(self.mask)));
+        }
+        let total: f64 = rungs.iter().map(|(_, problem)| problem.flop()).sum();
+        let mut done = 0.0;
+        for (shape, problem) in rungs {
+            let (start, share) = (done / total, problem.flop() / total);
+            progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
+            let candidates = self.kernel.stages(shape.shape.head_dim);
+            let quantizer = Quantizer::new(problem.input_format());
+            let cases = standard_cases(shape.shape, problem.mask(), thoroughness)?;
+            let cases = prepare_all(&cases, &quantizer, &self.thresholds.correctness.reference)?;
+            let examination = Examination {
+                shape: &shape.name,
+                cases: &cases,
+                candidates: &candidates,
+                thresholds: self.thresholds,
+                timed: true,
+                ladder: true,
+                sweep: false,
+                max_gate_seconds: match self.kernel {
+                    Kernel::Cpu => MAX_CPU_GATE_SECONDS,
+                    Kernel::Ladder => f64::INFINITY,
+                },
+            };
+            let problem = cases.first().map_or(problem, |case| case.problem);
+            let part = &mut Part { whole: progress, start, share };
+            let Examined { mut group, lost } = examination.run(&problem, self.torch.as_deref_mut(), part);
+            group.entries.extend(self.missing.clone());
+            keep(group)?;
+            if lost.is_some() {
+                return Ok(lost);
+            }
+            done += problem.flop();
+        }
+        Ok(None)
     }
-    Ok(groups)
 }

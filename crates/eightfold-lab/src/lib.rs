@@ -1,9 +1,11 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
+pub mod build;
 pub mod errors;
 pub mod examine;
 pub mod gates;
 pub mod inputs;
+pub mod kernel;
 pub mod ladder;
 pub mod measure;
 pub mod peers;
@@ -13,3 +15,4 @@ pub mod record;
 pub mod shapes;
 pub mod store;
 pub mod tensors;
+pub mod verdict;

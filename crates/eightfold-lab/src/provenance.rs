@@ -1,5 +1,7 @@
 //! Where a result comes from: code, machine, compiler, time.
 
+use eightfold::cuda::compile::Compiler;
+use eightfold::cuda::driver::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -27,6 +29,46 @@ pub struct Provenance {
     pub machine: Machine,
     /// Threads that the kernels ran on.
     pub threads: usize,
+    /// The GPU, where a job used it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+    /// The compiler of the GPU's kernels, where a job used it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvrtc: Option<String>,
+}
+
+/// The GPU that a run happened on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its own name.
+    pub name: String,
+    /// The architecture that kernels are compiled for.
+    pub arch: String,
+    /// The version of the driver.
+    pub driver: String,
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Device memory.
+    pub memory_bytes: usize,
+    /// The second-level cache.
+    pub l2_bytes: usize,
+    /// The highest clock of the multiprocessors.
+    pub clock_khz: usize,
+}
+
+impl From<&Device> for Gpu {
+    fn from(device: &Device) -> Gpu {
+        let info = device.info();
+        Gpu {
+            name: info.name.clone(),
+            arch: device.arch().to_string(),
+            driver: info.driver.clone(),
+            multiprocessors: info.multiprocessors,
+            memory_bytes: info.memory_bytes,
+            l2_bytes: info.l2_bytes,
+            clock_khz: info.clock_khz,
+        }
+    }
 }
 
 /// The state of a git checkout.
@@ -66,7 +108,20 @@ impl Provenance {
             command: command_line(std::env::args()),
             machine: Machine::detect(),
             threads,
+            gpu: None,
+            nvrtc: None,
         }
+    }
+
+    /// The same with the compiler of the GPU's kernels, and the GPU where there is one. Not looked at by jobs on the
+    /// CPU, because opening a device takes longer than many of them.
+    pub fn with_cuda(self) -> Self {
+        Provenance { gpu: Device::default().ok().as_ref().map(Gpu::from), ..self.with_compiler() }
+    }
+
+    /// The same with the compiler of the GPU's kernels.
+    pub fn with_compiler(self) -> Self {
+        Provenance { nvrtc: Compiler::find().ok().map(|compiler| compiler.version().to_string()), ..self }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The record of a run: versioned JSON that says what was computed, how, where, and what came out.
 
-use crate::gates::{CaseReport, GateReport, Outcome, Thresholds};
-use crate::measure::{Samples, Summary};
+use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
+use crate::measure::{Samples, Summary, Timer};
 use crate::provenance::Provenance;
 use eightfold::{Error, Mask, Problem, Result, Shape};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -21,6 +21,8 @@ pub enum Kind {
     Run,
     /// Timing of chosen variants and peers.
     Bench,
+    /// Compiling for an architecture, without a device.
+    Build,
 }
 
 impl fmt::Display for Kind {
@@ -29,6 +31,7 @@ impl fmt::Display for Kind {
             Kind::Ladder => "ladder",
             Kind::Run => "run",
             Kind::Bench => "bench",
+            Kind::Build => "build",
         })
     }
 }
@@ -46,6 +49,44 @@ pub struct Record {
     pub thresholds: Thresholds,
     /// One group per problem: only within a group may times be compared.
     pub groups: Vec<Group>,
+    /// What was compiled without being run, one per architecture, head dim and mask.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub builds: Vec<BuildGroup>,
+    /// The proofs that every knob reaches the machine code, one per architecture.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub toggles: Vec<ToggleReport>,
+    /// Why the run ended before its end; what is recorded was done before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<String>,
+}
+
+/// Kernels compiled for one architecture, head dim and mask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BuildGroup {
+    /// The architecture.
+    pub arch: String,
+    /// Channels per head.
+    pub head_dim: usize,
+    /// Whether the kernels have the causal mask.
+    pub causal: bool,
+    /// The kernels.
+    pub entries: Vec<BuildEntry>,
+}
+
+/// One kernel that was compiled, or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BuildEntry {
+    /// What a person calls it: a stage or a variant.
+    pub name: String,
+    /// The variant with every knob.
+    pub implementation: String,
+    /// Whether it comes from a second compiler, whose failure is not ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub peer: bool,
+    /// What the resource gate decided.
+    pub gate: GateReport,
+    /// What came out of the compiler.
+    pub build: Option<Build>,
 }
 
 /// The contestants of one problem, timed in one interleaved run.
@@ -53,10 +94,13 @@ pub struct Record {
 pub struct Group {
     /// The shape's name, or the list of its sizes.
     pub shape: String,
-    /// What was computed.
+    /// What was computed; of a sweep, the largest of its problems.
     pub problem: ProblemRecord,
     /// Who computed it.
     pub entries: Vec<Entry>,
+    /// Whether every case is a problem of its own, which its origin names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sweep: bool,
 }
 
 /// One contestant on one problem.
@@ -74,6 +118,12 @@ pub struct Entry {
     pub cases: Vec<CaseReport>,
     /// The timing; none unless the correctness gate passed and the timed runs were verified.
     pub timing: Option<Timing>,
+    /// The time of single launches on an idle device, for contestants on a GPU; `timing` is then by graph replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_timing: Option<Timing>,
+    /// What came out of the compiler, for kernels that are compiled at run time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<Build>,
     /// What else a reader must know: why a peer was not timed, which cases were left out.
     pub note: Option<String>,
 }
@@ -85,6 +135,20 @@ pub struct Timing {
     pub summary: Summary,
     /// Every counted run.
     pub samples: Samples,
+    /// What the times were taken with; the host's clock in records from before this was kept.
+    #[serde(default = "host_clock")]
+    pub timer: Timer,
+}
+
+fn host_clock() -> Timer {
+    Timer::HostClock
+}
+
+impl Timing {
+    /// Samples with their summary; none without samples.
+    pub fn new(timer: Timer, samples: Samples) -> Option<Self> {
+        samples.summary().map(|summary| Timing { summary, samples, timer })
+    }
 }
 
 /// An [`eightfold::Problem`] as data.
@@ -130,13 +194,31 @@ impl From<&Problem> for ProblemRecord {
 impl Record {
     /// A record without results yet.
     pub fn new(kind: Kind, provenance: Provenance) -> Self {
-        Record { schema: SCHEMA, kind, provenance, thresholds: Thresholds::embedded(), groups: Vec::new() }
+        Record {
+            schema: SCHEMA,
+            kind,
+            provenance,
+            thresholds: Thresholds::embedded(),
+            groups: Vec::new(),
+            builds: Vec::new(),
+            toggles: Vec::new(),
+            ended_early: None,
+        }
     }
 
-    /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours.
+    /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours, and a valid negative is
+    /// no failure.
     pub fn failed(&self) -> bool {
+        self.gates().any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+    }
+
+    /// Every gate that a kernel of ours met.
+    pub fn gates(&self) -> impl Iterator<Item = &GateReport> {
         let ours = self.groups.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
-        ours.flat_map(|entry| &entry.gates).any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+        let built = self.builds.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
+        let built = built.map(|entry| &entry.gate);
+        let toggled = self.toggles.iter().map(|toggle| &toggle.gate);
+        ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled)
     }
 
     /// The record as JSON on one line (raw samples would otherwise take a line each), with a newline at the end.
@@ -173,9 +255,29 @@ pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> std:
 }
 
 impl Entry {
+    /// An entry of ours that has met no gate yet.
+    pub fn new(name: impl Into<String>, implementation: impl Into<String>) -> Self {
+        Entry {
+            name: name.into(),
+            implementation: implementation.into(),
+            peer: false,
+            gates: Vec::new(),
+            cases: Vec::new(),
+            timing: None,
+            launch_timing: None,
+            build: None,
+            note: None,
+        }
+    }
+
+    /// What a gate decided; none where it was not reached.
+    pub fn gate(&self, gate: Gate) -> Option<&GateReport> {
+        self.gates.iter().find(|report| report.gate == gate)
+    }
+
     /// The outcome of the correctness gate; none where it was not reached.
     pub fn correctness(&self) -> Option<&GateReport> {
-        self.gates.iter().find(|gate| gate.gate == crate::gates::Gate::Correctness)
+        self.gate(Gate::Correctness)
     }
 
     /// The largest relative L2 norm of the kernel's own error over the cases.
@@ -227,19 +329,13 @@ mod tests {
             };
             let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
             let mut record = Record::new(Kind::Run, Provenance::capture(1));
-            let entry = Entry {
-                name: "x".into(),
-                implementation: "x".into(),
-                peer: false,
-                gates: vec![gate],
-                cases: Vec::new(),
-                timing: None,
-                note: None,
-            };
-            record.groups.push(Group { shape: "x".into(), problem: (&problem).into(), entries: vec![entry] });
+            let entry = Entry { gates: vec![gate], ..Entry::new("x", "x") };
+            let entries = vec![entry];
+            record.groups.push(Group { shape: "x".into(), problem: (&problem).into(), entries, sweep: false });
             record.failed()
         };
         assert!(with(Outcome::Fail) && with(Outcome::Invalid));
         assert!(!with(Outcome::Pass) && !with(Outcome::Unavailable));
+        assert!(!with(Outcome::Negative) && !with(Outcome::Inconclusive));
     }
 }

@@ -43,6 +43,11 @@ impl Store {
         })
     }
 
+    /// Replaces a record that [`Store::write`] wrote by a longer one of the same run.
+    pub fn rewrite(path: &Path, record: &Record) -> Result<()> {
+        write_file(path, record.to_json().as_bytes())
+    }
+
     fn write_run(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.folder)?;
         let partial = self.folder.join(format!(".{name}.{}.tmp", std::process::id()));
@@ -184,6 +189,17 @@ mod tests {
         assert_ne!(first, second);
         assert!(second.parent().unwrap().to_str().unwrap().ends_with("-ladder-2"));
         assert_eq!(names(place.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_record_that_grows_stays_in_its_place() {
+        let place = tempfile::tempdir().unwrap();
+        let mut record = record();
+        let path = Store::open(place.path()).unwrap().write(&record).unwrap();
+        record.ended_early = Some("the device went away".into());
+        Store::rewrite(&path, &record).unwrap();
+        assert_eq!(Record::read(&path).unwrap(), record);
+        assert_eq!((names(place.path()).len(), names(path.parent().unwrap())), (1, vec![RECORD_FILE.to_string()]));
     }
 
     #[test]

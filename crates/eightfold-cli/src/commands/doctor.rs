@@ -1,9 +1,12 @@
 //! `eightfold doctor`: what was found on this machine, and how to get what is missing.
 
 use super::recording::DEFAULT_FOLDER;
+use super::tools::{self, Tool};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::cpu::Features;
+use eightfold::cuda::compile::{Compiler, Tried};
+use eightfold::cuda::driver::Device;
 use eightfold::{Error, Result};
 use eightfold_lab::peers::Torch;
 use eightfold_lab::provenance::{Checkout, Provenance};
@@ -31,6 +34,24 @@ struct Finding {
     detail: String,
     /// What to do about it, where something can be done.
     fix: Option<String>,
+    /// Where it was looked for, and what was there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tried: Vec<String>,
+}
+
+impl Finding {
+    fn new(what: &'static str, found: bool, detail: impl Into<String>) -> Self {
+        Finding { what, found, detail: detail.into(), fix: None, tried: Vec::new() }
+    }
+
+    fn missing(what: &'static str, error: Error) -> Self {
+        let (detail, fix) = match error {
+            Error::Unavailable { reason, fix, .. } => (reason, Some(fix)),
+            Error::Invalid { rule, fix, .. } => (rule, Some(fix)),
+            other => (other.to_string(), None),
+        };
+        Finding { fix, ..Finding::new(what, false, detail) }
+    }
 }
 
 /// Looks at everything and prints what was found; something missing is no failure.
@@ -45,86 +66,127 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
 }
 
 fn examine(arguments: &Arguments) -> Vec<Finding> {
-    let Provenance { machine, threads, eightfold, built_from, rustc, release, .. } =
-        Provenance::capture(rayon::current_num_threads());
-    let found = |what, detail| Finding { what, found: true, detail, fix: None };
     let features = Features::detect();
-    let feature = |what, found, missing: &str| Finding {
-        what,
-        found,
-        detail: if found { "yes" } else { missing }.into(),
-        fix: None,
-    };
-    let unknown = || "unknown".to_string();
-    vec![
-        Finding {
-            what: "eightfold",
-            found: release,
-            detail: format!(
-                "{eightfold}, commit {}, {}{}",
-                built_from.unwrap_or_else(unknown),
-                rustc.unwrap_or_else(unknown),
-                if release { "" } else { ", not a release build" }
-            ),
-            fix: (!release).then(|| "build with `cargo build --release`: other builds are slower".into()),
-        },
-        found("CPU", format!("{}, {} ({})", machine.cpu, machine.arch, machine.os)),
-        found("threads", format!("{threads} of {} cores", machine.cores)),
+    let feature = |what, found, missing: &str| Finding::new(what, found, if found { "yes" } else { missing });
+    let Provenance { machine, threads, .. } = Provenance::capture(rayon::current_num_threads());
+    let mut findings = vec![
+        build(),
+        Finding::new("CPU", true, format!("{}, {} ({})", machine.cpu, machine.arch, machine.os)),
+        Finding::new("threads", true, format!("{threads} of {} cores", machine.cores)),
         feature("AVX2, FMA, F16C", features.avx2, "this CPU has none: the portable kernels run"),
         feature("AVX-512", features.avx512, "this CPU has none: narrower kernels run"),
         feature("AVX-512 VNNI", features.avx512_vnni, "this CPU has none: two instructions do its work"),
-        torch(&arguments.python),
-        git(),
-        records(&arguments.out),
-    ]
+        gpu(),
+        nvrtc(),
+    ];
+    findings.extend(kernel_cache());
+    findings.extend(tools::ALL.iter().map(tool));
+    findings.extend([torch(&arguments.python), git(), records(&arguments.out)]);
+    findings
+}
+
+fn build() -> Finding {
+    let Provenance { eightfold, built_from, rustc, release, .. } = Provenance::capture(1);
+    let unknown = || "unknown".to_string();
+    let detail = format!(
+        "{eightfold}, commit {}, {}{}",
+        built_from.unwrap_or_else(unknown),
+        rustc.unwrap_or_else(unknown),
+        if release { "" } else { ", not a release build" }
+    );
+    let fix = (!release).then(|| "build with `cargo build --release`: other builds are slower".into());
+    Finding { fix, ..Finding::new("eightfold", release, detail) }
+}
+
+fn gpu() -> Finding {
+    const GIB: f64 = (1u64 << 30) as f64;
+    match Device::default() {
+        Ok(device) => {
+            let info = device.info();
+            let detail = format!(
+                "{}, {}, {} multiprocessors, {:.0} GiB, driver {}",
+                info.name,
+                device.arch(),
+                info.multiprocessors,
+                info.memory_bytes as f64 / GIB,
+                info.driver
+            );
+            Finding::new("GPU", true, detail)
+        }
+        Err(error) => Finding::missing("GPU", error),
+    }
+}
+
+/// Which NVRTC compiles, and every place that was looked at before.
+fn nvrtc() -> Finding {
+    let tried = |tried: &Tried| {
+        let found = tried.found.as_ref().unwrap_or_else(|reason| reason);
+        format!("{}: {}: {found}", tried.origin, tried.path.display())
+    };
+    let finding = match Compiler::find() {
+        Ok(compiler) => Finding::new("NVRTC", true, compiler.version()),
+        Err(error) => Finding::missing("NVRTC", error),
+    };
+    Finding { tried: Compiler::search().iter().map(tried).collect(), ..finding }
+}
+
+/// Whether compiled kernels are kept; none without a compiler.
+fn kernel_cache() -> Option<Finding> {
+    let what = "kernel cache";
+    let compiler = Compiler::find().ok()?;
+    Some(match compiler.cache_note() {
+        None => Finding::new(what, true, "compiled kernels are kept on disk"),
+        Some(note) => Finding {
+            fix: Some("set EIGHTFOLD_CACHE to a folder that can be written".into()),
+            ..Finding::new(what, false, note)
+        },
+    })
+}
+
+fn tool(tool: &Tool) -> Finding {
+    match tools::find(tool) {
+        Some(path) => Finding::new(tool.name, true, path.display().to_string()),
+        None => Finding {
+            fix: Some(tool.fix.into()),
+            ..Finding::new(tool.name, false, format!("neither on the search path nor in a CUDA folder; {}", tool.what))
+        },
+    }
 }
 
 fn torch(python: &str) -> Finding {
     let what = "PyTorch";
     match Torch::start(python, 1) {
-        Ok(torch) => Finding { what, found: true, detail: torch.version().into(), fix: None },
-        Err(error) => missing(what, error),
+        Ok(torch) => {
+            let gpu = torch.cuda().map_or("no GPU".to_string(), |name| format!("on {name}"));
+            Finding::new(what, true, format!("{}, {gpu}", torch.version()))
+        }
+        Err(error) => Finding::missing(what, error),
     }
 }
 
 fn git() -> Finding {
+    let what = "git checkout";
     match Checkout::here() {
-        Some(Checkout { commit, dirty }) => Finding {
-            what: "git checkout",
-            found: true,
-            detail: format!("{commit}{}", if dirty { ", with changes" } else { "" }),
-            fix: None,
-        },
-        None => Finding {
-            what: "git checkout",
-            found: false,
-            detail: "not in a checkout of this project: records name the commit of the build alone".into(),
-            fix: None,
-        },
+        Some(Checkout { commit, dirty }) => {
+            Finding::new(what, true, format!("{commit}{}", if dirty { ", with changes" } else { "" }))
+        }
+        None => {
+            Finding::new(what, false, "not in a checkout of this project: records name the commit of the build alone")
+        }
     }
 }
 
 fn records(folder: &str) -> Finding {
     match Store::open(folder) {
-        Ok(store) => {
-            Finding { what: "records", found: true, detail: format!("go to {}", store.folder().display()), fix: None }
-        }
-        Err(error) => missing("records", error),
+        Ok(store) => Finding::new("records", true, format!("go to {}", store.folder().display())),
+        Err(error) => Finding::missing("records", error),
     }
 }
 
-fn missing(what: &'static str, error: Error) -> Finding {
-    let (detail, fix) = match error {
-        Error::Unavailable { reason, fix, .. } => (reason, Some(fix)),
-        Error::Invalid { rule, fix, .. } => (rule, Some(fix)),
-        other => (other.to_string(), None),
-    };
-    Finding { what, found: false, detail, fix }
-}
-
 fn line(finding: &Finding) -> String {
-    let Finding { what, found, detail, fix } = finding;
+    let Finding { what, found, detail, fix, tried } = finding;
     let mark = if *found { "+" } else { "-" };
     let fix = fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default();
-    format!("{mark} {what}: {detail}{fix}\n")
+    let tried: String = tried.iter().map(|place| format!("    {place}\n")).collect();
+    format!("{mark} {what}: {detail}{fix}\n{tried}")
 }

@@ -1,13 +1,15 @@
-//! `eightfold` alone: every stage of the ladder through correctness and timing.
+//! `eightfold` alone: every stage of the ladder through its gates and timing.
 
-use super::recording::{RecordArguments, Recording};
-use super::selection::ShapeArguments;
+use super::recording::{RecordArguments, Recording, tables};
+use super::selection::{PeerArguments, ShapeArguments};
 use crate::Verdict;
 use crate::output::ladder_table;
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::Result;
-use eightfold_lab::ladder;
+use eightfold::cuda::driver::Device;
+use eightfold::{Error, Result};
+use eightfold_lab::kernel::Kernel;
+use eightfold_lab::ladder::Climb;
 use eightfold_lab::record::Kind;
 
 /// What may be asked of the main job.
@@ -15,6 +17,11 @@ use eightfold_lab::record::Kind;
 pub struct Arguments {
     #[command(flatten)]
     shapes: ShapeArguments,
+    /// The ladder to climb, cpu or ladder [default: ladder where there is a GPU for it, else cpu]
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<String>,
+    #[command(flatten)]
+    peers: PeerArguments,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -22,8 +29,24 @@ pub struct Arguments {
 /// Climbs the ladder, prints the tables, writes the record.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let shapes = arguments.shapes.shapes()?;
+    let asked: Option<Kernel> = arguments.kernel.as_deref().map(str::parse).transpose()?;
     let mut recording = Recording::open(Kind::Ladder, &arguments.record)?;
-    let masks = [arguments.shapes.mask()];
-    let groups = ladder::climb(&shapes, &masks, recording.thresholds(), &mut Bar::new())?;
-    recording.finish(groups, json, ladder_table::render)
+    let kernel = asked.unwrap_or_else(Kernel::best);
+    if kernel == Kernel::Ladder {
+        Device::default()?;
+        recording = recording.with_cuda();
+    }
+    let thresholds = recording.thresholds().clone();
+    let (mut torch, missing) = arguments.peers.start();
+    let climb = Climb {
+        kernel,
+        shapes: &shapes,
+        mask: arguments.shapes.mask(),
+        thresholds: &thresholds,
+        torch: torch.as_mut(),
+        missing,
+    };
+    let ended = climb.run(&mut Bar::new(), &mut |group| recording.keep(group));
+    let ended = ended.and_then(|lost: Option<Error>| lost.map_or(Ok(()), Err));
+    recording.finish(ended, json, |record| tables(record, ladder_table::render))
 }

@@ -2,9 +2,11 @@
 
 pub mod attend;
 pub mod bench;
+mod build;
 pub mod doctor;
 pub mod explain;
 pub mod ladder;
 mod recording;
 pub mod run;
 mod selection;
+mod tools;

@@ -2,10 +2,10 @@
 
 use crate::{Verdict, output};
 use clap::Args;
-use eightfold::Result;
-use eightfold_lab::gates::Thresholds;
+use eightfold::{Error, Result};
+use eightfold_lab::gates::{Thresholds, ToggleReport};
 use eightfold_lab::provenance::Provenance;
-use eightfold_lab::record::{Group, Kind, Record};
+use eightfold_lab::record::{BuildGroup, Group, Kind, Record};
 use eightfold_lab::store::Store;
 use std::path::PathBuf;
 
@@ -23,10 +23,12 @@ pub struct RecordArguments {
 /// Where records go unless told otherwise.
 pub const DEFAULT_FOLDER: &str = "runs";
 
-/// A record in the making.
+/// A record in the making. It is on disk as soon as there is something in it, so that a run that dies leaves what it
+/// had.
 pub struct Recording {
     store: Store,
     record: Record,
+    path: Option<PathBuf>,
 }
 
 impl Recording {
@@ -35,7 +37,19 @@ impl Recording {
         let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
         let store = Store::open(&arguments.out)?;
         let provenance = Provenance::capture(rayon::current_num_threads());
-        Ok(Recording { store, record: Record { thresholds, ..Record::new(kind, provenance) } })
+        Ok(Recording { store, record: Record { thresholds, ..Record::new(kind, provenance) }, path: None })
+    }
+
+    /// Notes the GPU and its compiler as well, for jobs that use them.
+    pub fn with_cuda(mut self) -> Self {
+        self.record.provenance = self.record.provenance.with_cuda();
+        self
+    }
+
+    /// Notes the compiler alone: what is compiled for another machine says nothing about this one's GPU.
+    pub fn with_compiler(mut self) -> Self {
+        self.record.provenance = self.record.provenance.with_compiler();
+        self
     }
 
     /// The limits that apply.
@@ -43,30 +57,108 @@ impl Recording {
         &mut self.record.thresholds
     }
 
-    /// Writes the record, then prints it, as tables or as JSON.
-    pub fn finish(mut self, groups: Vec<Group>, json: bool, render: fn(&Group) -> String) -> Result<Verdict> {
-        self.record.groups = groups;
-        let path = self.store.write(&self.record)?;
+    /// Adds the results of one problem.
+    pub fn keep(&mut self, group: Group) -> Result<()> {
+        self.record.groups.push(group);
+        self.save()
+    }
+
+    /// Adds what was compiled for one architecture.
+    pub fn keep_builds(&mut self, builds: Vec<BuildGroup>, toggle: Option<ToggleReport>) -> Result<()> {
+        self.record.builds.extend(builds);
+        self.record.toggles.extend(toggle);
+        self.save()
+    }
+
+    fn save(&mut self) -> Result<()> {
+        match &self.path {
+            Some(path) => Store::rewrite(path, &self.record),
+            None => {
+                self.path = Some(self.store.write(&self.record)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Prints the record, as tables or as JSON. Work that ended early is an error, but what it had is kept and printed.
+    pub fn finish(mut self, ended: Result<()>, json: bool, render: fn(&Record) -> String) -> Result<Verdict> {
+        if let Err(error) = &ended
+            && self.path.is_some()
+        {
+            self.record.ended_early = Some(error.to_string());
+            // The same error may keep this from being written; then what is on disk has to do.
+            let _ = self.save();
+        }
+        let Some(path) = &self.path else { return ended.and_then(|()| Err(nothing_done())) };
         if json {
             output::print(&self.record.to_json())?;
             output::note(&format!("record written to {}", path.display()));
         } else {
-            let tables: Vec<_> = self.record.groups.iter().map(render).collect();
-            output::print(&format!(
-                "{}\n\n{}\nrecord: {}\n",
-                machine(&self.record.provenance),
-                tables.join("\n"),
-                path.display()
-            ))?;
+            let head = machine(&self.record.provenance);
+            output::print(&format!("{head}\n\n{}\nrecord: {}\n", render(&self.record), path.display()))?;
         }
+        ended?;
         Ok(if self.record.failed() { Verdict::GateFailed } else { Verdict::Passed })
     }
 }
 
+fn nothing_done() -> Error {
+    Error::invalid("shape", "nothing was asked for", "name at least one shape")
+}
+
+/// The tables of all problems.
+pub fn tables(record: &Record, render: fn(&Group) -> String) -> String {
+    record.groups.iter().map(render).collect::<Vec<_>>().join("\n")
+}
+
 /// Which machine, on how many threads, in one line.
 fn machine(provenance: &Provenance) -> String {
-    let Provenance { machine, threads, eightfold, release, .. } = provenance;
+    let Provenance { machine, threads, eightfold, release, gpu, nvrtc, .. } = provenance;
     let plural = if *threads == 1 { "" } else { "s" };
     let build = if *release { "" } else { " (not a release build: times say little)" };
-    format!("eightfold {eightfold}{build} on {}, {threads} thread{plural}", machine.cpu)
+    let gpu = gpu.as_ref().map(|gpu| format!("{} (driver {}), ", gpu.name, gpu.driver)).unwrap_or_default();
+    let nvrtc = nvrtc.as_ref().map(|nvrtc| format!("{nvrtc}, ")).unwrap_or_default();
+    format!("eightfold {eightfold}{build} on {gpu}{nvrtc}{}, {threads} thread{plural}", machine.cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eightfold::{Problem, Shape};
+
+    fn recording(folder: &std::path::Path) -> Recording {
+        Recording::open(Kind::Run, &RecordArguments { out: folder.into(), gates: None }).unwrap()
+    }
+
+    fn group(shape: &str) -> Group {
+        let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
+        Group { shape: shape.into(), problem: (&problem).into(), entries: Vec::new(), sweep: false }
+    }
+
+    fn lost() -> Error {
+        Error::unavailable("the device", "its context is gone", "start again")
+    }
+
+    #[test]
+    fn what_was_done_before_the_run_ended_early_is_kept_with_the_reason() {
+        let place = tempfile::tempdir().unwrap();
+        let mut recording = recording(place.path());
+        recording.keep(group("first")).unwrap();
+        let path = recording.path.clone().unwrap();
+        assert_eq!(Record::read(&path).unwrap().groups.len(), 1);
+        recording.keep(group("second")).unwrap();
+        let error = recording.finish(Err(lost()), false, |_| String::new()).unwrap_err();
+        assert_eq!(error, lost());
+        let record = Record::read(&path).unwrap();
+        let shapes: Vec<_> = record.groups.iter().map(|group| group.shape.as_str()).collect();
+        assert_eq!((shapes, record.ended_early), (vec!["first", "second"], Some(lost().to_string())));
+    }
+
+    #[test]
+    fn a_run_that_ended_before_its_first_result_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let error = recording(place.path()).finish(Err(lost()), false, |_| String::new()).unwrap_err();
+        assert_eq!(error, lost());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
 }

@@ -1,6 +1,7 @@
 //! `eightfold run`: the gates for chosen variants.
 
-use super::recording::{RecordArguments, Recording};
+use super::build::{self, BuildArguments};
+use super::recording::{RecordArguments, Recording, tables};
 use super::selection::{ShapeArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::gates_table;
@@ -8,8 +9,9 @@ use crate::progress::Bar;
 use clap::{Args, ValueEnum};
 use eightfold::quantize::Quantizer;
 use eightfold::{Error, Layout, Mask, Problem, Result};
-use eightfold_lab::examine::Examination;
-use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, standard_cases};
+use eightfold_lab::examine::{Candidate, Examination, Examined};
+use eightfold_lab::gates::odd::{self, SweepCase};
+use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, prepare_all, standard_cases};
 use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
@@ -36,6 +38,11 @@ pub struct Arguments {
     inputs: Option<PathBuf>,
     #[command(flatten)]
     own: OwnInputArguments,
+    /// Sweep sizes that divide nothing instead: head dims 64 and 128, both masks, every format, layout and kind of scales
+    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs"])]
+    odd: bool,
+    #[command(flatten)]
+    build: BuildArguments,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -77,35 +84,51 @@ impl OwnInputArguments {
     }
 }
 
-/// Checks every chosen variant on every chosen shape, prints the tables, writes the record.
+/// Checks every chosen variant on every chosen shape, or compiles it for other machines, prints the tables, writes the
+/// record.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
-    let jobs = arguments.jobs()?;
-    for job in &jobs {
-        arguments.variants.candidates(&job.problem)?;
+    if arguments.build.asked() {
+        return build::execute(&arguments.build, &arguments.variants, &arguments.record, json);
+    }
+    let mut jobs = Vec::new();
+    for job in arguments.jobs()? {
+        let candidates = arguments.variants.candidates(&job.problem)?;
+        jobs.push((job, candidates));
     }
     let mut recording = Recording::open(Kind::Run, &arguments.record)?;
+    if jobs.iter().any(|(_, candidates)| candidates.iter().any(Candidate::on_gpu)) {
+        recording = recording.with_cuda();
+    }
+    let ended = work(&jobs, &mut recording);
+    recording.finish(ended, json, |record| tables(record, gates_table::render))
+}
+
+fn work(jobs: &[(Job, Vec<Candidate>)], recording: &mut Recording) -> Result<()> {
     let thresholds = recording.thresholds().clone();
-    let total: f64 = jobs.iter().map(|job| job.problem.flop()).sum();
+    let total: f64 = jobs.iter().map(|(job, _)| job.problem.flop()).sum();
     let mut progress = Bar::new();
-    let mut groups = Vec::new();
     let mut start = 0.0;
-    for job in &jobs {
+    for (job, candidates) in jobs {
         let share = job.problem.flop() / total;
         progress.at(start, &format!("{}: preparing inputs and references", job.name));
         let cases = job.cases(&thresholds.correctness.reference)?;
         let examination = Examination {
             shape: &job.name,
             cases: &cases,
-            candidates: &arguments.variants.candidates(&job.problem)?,
+            candidates,
             thresholds: &thresholds,
             timed: false,
+            ladder: false,
+            sweep: matches!(job.source, Source::Sweep(_)),
             max_gate_seconds: f64::INFINITY,
         };
-        groups.push(examination.run(&job.problem, None, &mut Part { whole: &mut progress, start, share }));
+        let Examined { group, lost } =
+            examination.run(&job.problem, None, &mut Part { whole: &mut progress, start, share });
+        recording.keep(group)?;
+        lost.map_or(Ok(()), Err)?;
         start += share;
     }
-    drop(progress);
-    recording.finish(groups, json, gates_table::render)
+    Ok(())
 }
 
 /// One problem and where its inputs come from.
@@ -117,6 +140,7 @@ struct Job {
 
 enum Source {
     Generated(Vec<StandardCase>),
+    Sweep(Vec<SweepCase>),
     File(Box<UserTensors>),
 }
 
@@ -128,6 +152,9 @@ impl Arguments {
             let problem = self.own.problem(&tensors, mask)?.with_lse(true);
             let name = tensors.origin.clone();
             return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
+        }
+        if self.odd {
+            return sweeps();
         }
         self.shapes.shapes()?.into_iter().map(|shape| self.generated(shape, mask)).collect()
     }
@@ -150,11 +177,36 @@ impl Arguments {
     }
 }
 
+/// All odd problems as one job for each head dim, so that each variant has one row in it.
+fn sweeps() -> Result<Vec<Job>> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for case in odd::sweep()? {
+        let problem = case.problem;
+        let head_dim = problem.shape().head_dim;
+        match jobs.iter_mut().find(|job| job.problem.shape().head_dim == head_dim) {
+            Some(Job { problem: largest, source: Source::Sweep(cases), .. }) => {
+                cases.push(case);
+                if problem.flop() > largest.flop() {
+                    *largest = problem;
+                }
+            }
+            _ => jobs.push(Job { name: String::new(), problem, source: Source::Sweep(vec![case]) }),
+        }
+    }
+    for job in &mut jobs {
+        if let Source::Sweep(cases) = &job.source {
+            job.name = format!("{} odd problems, head dim {}", cases.len(), job.problem.shape().head_dim);
+        }
+    }
+    Ok(jobs)
+}
+
 impl Job {
     fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
         let quantizer = Quantizer::new(self.problem.input_format());
         match &self.source {
-            Source::Generated(cases) => cases.iter().map(|case| case.prepare(&quantizer, policy)).collect(),
+            Source::Generated(cases) => prepare_all(cases, &quantizer, policy),
+            Source::Sweep(cases) => odd::prepare_all(cases, policy),
             Source::File(tensors) if tensors.has_codes() => {
                 let [q, k, v] = tensors.quantize()?;
                 Ok(vec![Case::of_tensors(&self.problem, &tensors.origin, q, k, v, policy)?])

@@ -1,8 +1,12 @@
-//! Which variants and which shapes: text from the command line into values.
+//! Which variants, shapes and peers: text from the command line into values.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use eightfold::cuda::driver::Device;
 use eightfold::{Mask, Plan, Problem, Result, Variant};
-use eightfold_lab::examine::Candidate;
+use eightfold_lab::examine::{Candidate, missing_peer};
+use eightfold_lab::kernel::Kernel;
+use eightfold_lab::peers::Torch;
+use eightfold_lab::record::Entry;
 use eightfold_lab::shapes::{self, NamedShape};
 
 /// The shapes and the mask of a job on generated inputs.
@@ -40,24 +44,75 @@ pub fn mask(causal: bool) -> Mask {
 /// The variants of a job.
 #[derive(Args, Debug)]
 pub struct VariantArguments {
-    /// Variants, such as cpu, cpu:baseline or cpu:numbers=f32,exp=exact [default: what explain says runs]
-    #[arg(long, visible_alias = "kernel", value_name = "VARIANT", num_args = 1..)]
+    /// Variants, such as cpu, cpu:baseline or ladder:unpack,tile_keys=32 [default: what explain says runs]
+    #[arg(long, value_name = "VARIANT", num_args = 1.., conflicts_with = "kernel")]
     pub variant: Vec<String>,
+    /// Every stage of a kernel: cpu or ladder
+    #[arg(long, value_name = "KERNEL")]
+    pub kernel: Option<String>,
 }
 
 impl VariantArguments {
-    /// The chosen variants under the names that the user gave them, or the one that the plan picks.
+    /// The chosen variants under the names that the user gave them, the stages of a kernel, or the one variant that the
+    /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
-        if self.variant.is_empty() {
-            let variant = Plan::new(problem)?.variant();
-            return Ok(vec![Candidate { name: "cpu".into(), variant }]);
+        if let Some(named) = self.named(problem.shape().head_dim)? {
+            if self.kernel.is_none() {
+                // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
+                for candidate in &named {
+                    Plan::with_variant(problem, candidate.variant)?;
+                }
+            }
+            if named.iter().all(Candidate::on_gpu) {
+                // Without a device nothing at all would run.
+                Device::default()?;
+            }
+            return Ok(named);
+        }
+        let variant = Plan::new(problem)?.variant();
+        Ok(vec![Candidate { name: variant.kernel().into(), variant }])
+    }
+
+    /// The chosen variants or stages for heads of this many channels; none if nothing was chosen.
+    pub fn named(&self, head_dim: usize) -> Result<Option<Vec<Candidate>>> {
+        if let Some(kernel) = &self.kernel {
+            return Ok(Some(kernel.parse::<Kernel>()?.stages(head_dim)));
         }
         let parse = |text: &String| -> Result<Candidate> {
             let variant: Variant = text.parse()?;
-            // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
-            Plan::with_variant(problem, variant)?;
             Ok(Candidate { name: text.clone(), variant })
         };
-        self.variant.iter().map(parse).collect()
+        let variants: Vec<_> = self.variant.iter().map(parse).collect::<Result<_>>()?;
+        Ok(Some(variants).filter(|variants| !variants.is_empty()))
+    }
+}
+
+/// Who is measured in the same run.
+#[derive(Args, Debug)]
+pub struct PeerArguments {
+    /// Another implementation to measure in the same run
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PATH", default_value = super::doctor::PYTHON)]
+    python: String,
+}
+
+/// Who is measured beside our kernels.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// PyTorch's scaled_dot_product_attention on dequantised inputs: on the CPU in f32, beside kernels on a GPU in bf16
+    /// with each of its four backends
+    Torch,
+}
+
+impl PeerArguments {
+    /// The peer, or the entry that says why it could not be had.
+    pub fn start(&self) -> (Option<Torch>, Option<Entry>) {
+        match self.peer.map(|Peer::Torch| Torch::start(&self.python, rayon::current_num_threads())) {
+            None => (None, None),
+            Some(Ok(torch)) => (Some(torch), None),
+            Some(Err(error)) => (None, Some(missing_peer("torch", error.to_string()))),
+        }
     }
 }

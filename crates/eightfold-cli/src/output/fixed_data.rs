@@ -2,12 +2,13 @@
 
 use eightfold::{Problem, Shape};
 use eightfold_lab::errors::ErrorStats;
-use eightfold_lab::gates::{CaseReport, Gate, GateReport, Outcome, RunCounts};
-use eightfold_lab::measure::Samples;
-use eightfold_lab::record::{Entry, Group, Timing};
+use eightfold_lab::gates::{Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, ToggleReport};
+use eightfold_lab::measure::{Samples, Timer};
+use eightfold_lab::peers::Backend;
+use eightfold_lab::provenance::Provenance;
+use eightfold_lab::record::{BuildEntry, BuildGroup, Entry, Group, Kind, Record, Timing};
 
 fn entry(name: &str, outcome: Outcome, relative_l2: f64, ns: &[u64]) -> Entry {
-    let samples = Samples { ns: ns.to_vec() };
     let stats = ErrorStats { relative_l2, max_abs: relative_l2, cosine: 1.0, ..ErrorStats::default() };
     let case = CaseReport {
         origin: "gaussian seed 1".into(),
@@ -23,14 +24,15 @@ fn entry(name: &str, outcome: Outcome, relative_l2: f64, ns: &[u64]) -> Entry {
     };
     let summary = format!("the reason for {name}");
     Entry {
-        name: name.into(),
-        implementation: name.into(),
-        peer: false,
         gates: vec![GateReport { gate: Gate::Correctness, outcome, summary, checks: Vec::new() }],
         cases: if outcome == Outcome::Unavailable { Vec::new() } else { vec![case] },
-        timing: samples.summary().map(|summary| Timing { summary, samples }),
-        note: None,
+        timing: timing(Timer::HostClock, ns),
+        ..Entry::new(name, name)
     }
+}
+
+fn timing(timer: Timer, ns: &[u64]) -> Option<Timing> {
+    Timing::new(timer, Samples { ns: ns.to_vec(), rounds: Vec::new() })
 }
 
 /// A shape with entries that passed, failed, were not available and could not be timed.
@@ -55,5 +57,112 @@ pub fn group(with_peer: bool) -> Group {
     if with_peer {
         entries.push(Entry { peer: true, ..entry("torch", Outcome::Pass, 3e-7, &[1_975_308]) });
     }
-    Group { shape: "mission".into(), problem: (&problem).into(), entries }
+    Group { shape: "mission".into(), problem: (&problem).into(), entries, sweep: false }
+}
+
+fn build(registers: u32, spill_bytes: usize) -> Build {
+    Build {
+        arch: "sm_90".into(),
+        compiler: "NVRTC 13.0".into(),
+        code_hash: format!("{:016x}", 0x0123_4567_89ab_cdef_u64 + u64::from(registers)),
+        registers,
+        static_shared_bytes: 16,
+        dynamic_shared_bytes: 36_864,
+        spill_store_bytes: spill_bytes,
+        spill_load_bytes: 2 * spill_bytes,
+        stack_bytes: spill_bytes,
+        warnings: vec![],
+        threads: 128,
+        blocks_per_multiprocessor: 4,
+        occupancy: 0.25,
+    }
+}
+
+fn gate(gate: Gate, outcome: Outcome, summary: &str) -> GateReport {
+    GateReport { gate, outcome, summary: summary.into(), checks: Vec::new() }
+}
+
+/// Stages on a GPU: gained, did not gain, undecided, does not compile, does not fit; and PyTorch's backends.
+pub fn gpu_group(with_peers: bool) -> Group {
+    let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+    let stage = |name: &str, registers, us: u64, verdict: Option<(Outcome, &str)>| {
+        let mut entry = entry(name, Outcome::Pass, 3e-4, &[]);
+        entry.gates.insert(0, gate(Gate::Resource, Outcome::Pass, "within limits"));
+        entry.gates.extend(verdict.map(|(outcome, summary)| gate(Gate::Performance, outcome, summary)));
+        entry.build = Some(build(registers, 0));
+        entry.timing = timing(Timer::GraphReplay, &[us * 1000, us * 1010, us * 1100]);
+        entry.launch_timing = timing(Timer::Event, &[us * 1000 + 5000]);
+        entry
+    };
+    let mut broken = Entry::new("mma-pv", "mma-pv");
+    broken.gates.push(gate(Gate::Resource, Outcome::Fail, "does not compile: attention.cu(7): error: no such thing"));
+    let negative = "no gain: 1.010× async-copy (95 % interval 0.990 to 1.020, 10 rounds), required 1.10×";
+    let mut entries = vec![
+        stage("baseline", 96, 400, None),
+        stage("async-copy", 104, 200, Some((Outcome::Pass, "2.000× baseline"))),
+        stage("simd-pv", 120, 198, Some((Outcome::Negative, negative))),
+        broken,
+        entry("three-stage", Outcome::Unavailable, 0.0, &[]),
+        stage("tuned", 128, 20, Some((Outcome::Inconclusive, "the required 1.10× lies within"))),
+    ];
+    if with_peers {
+        for (backend, us) in Backend::ALL.into_iter().zip([90, 30, 10, 0]) {
+            let mut peer = entry(backend.name(), Outcome::Pass, 4e-3, &[]);
+            peer.peer = true;
+            if us == 0 {
+                peer.note =
+                    Some("PyTorch is not available: no available kernel; measure this problem without it".into());
+            } else {
+                peer.timing = timing(Timer::GraphReplay, &[us * 1000]);
+                peer.launch_timing = timing(Timer::Event, &[us * 1000 + 9000]);
+            }
+            entries.push(peer);
+        }
+    }
+    Group { shape: "mission".into(), problem: (&problem).into(), entries, sweep: false }
+}
+
+/// Kernels compiled for an architecture: one within its limits, one that spills, one that does not fit; and knobs with
+/// effect, without, and without an alternative.
+pub fn builds() -> Record {
+    let entry = |name: &str, gate, build| BuildEntry {
+        name: name.into(),
+        implementation: name.into(),
+        peer: false,
+        gate,
+        build,
+    };
+    let reason =
+        "tile_keys: the tiles need 131072 bytes of shared memory, and a block has 101376 on sm_89; set a smaller one";
+    let entries = vec![
+        entry("baseline", gate(Gate::Resource, Outcome::Pass, "within limits"), Some(build(96, 0))),
+        entry("spilling", gate(Gate::Resource, Outcome::Fail, "8 spill store bytes, limit 0"), Some(build(255, 8))),
+        entry("three-stage", gate(Gate::Resource, Outcome::Unavailable, reason), None),
+    ];
+    let proof = |knob: &str, value: &str, compared: &[&str], without_effect: &[&str]| KnobProof {
+        stage: "baseline".into(),
+        knob: knob.into(),
+        value: value.into(),
+        compared: compared.iter().map(|value| value.to_string()).collect(),
+        without_effect: without_effect.iter().map(|value| value.to_string()).collect(),
+        errors: Vec::new(),
+    };
+    let mut toggle_gate = gate(Gate::Toggle, Outcome::Fail, "baseline: exp=poly gives the same machine code");
+    toggle_gate.checks.push(Check::at_least("knob values compared", 3.0, 1.0));
+    let toggle = ToggleReport {
+        arch: "sm_89".into(),
+        head_dim: 64,
+        causal: false,
+        gate: toggle_gate,
+        knobs: vec![
+            proof("copy", "sync", &["async2", "async3"], &[]),
+            proof("exp", "hardware", &["poly"], &["poly"]),
+            proof("producers", "0", &[], &[]),
+            proof("warps", "4", &[], &[]),
+        ],
+    };
+    let mut record = Record::new(Kind::Build, Provenance::capture(1));
+    record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, entries });
+    record.toggles.push(toggle);
+    record
 }

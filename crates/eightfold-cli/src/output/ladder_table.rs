@@ -1,11 +1,14 @@
 //! The ladder: each stage's time, its gain over the one before and over the baseline, its error, its gates.
 
 use super::numbers::{error, ratio, time};
-use super::{table, text};
+use super::{gpu_ladder_table, table, text};
 use eightfold_lab::record::{Entry, Group};
 
 /// The table of one shape, with what needs more words below it.
 pub fn render(group: &Group) -> String {
+    if group.entries.iter().any(|entry| entry.build.is_some() || entry.launch_timing.is_some()) {
+        return gpu_ladder_table::render(group);
+    }
     let mut table = table(&["stage", "p50", "× before", "× baseline", "worst L2", "gates"], true);
     let baseline = group.entries.first().and_then(Entry::p50_us);
     let mut before = None;
@@ -27,6 +30,9 @@ pub fn render(group: &Group) -> String {
 
 /// The shape's name, its sizes, the mask, the work.
 pub fn title(group: &Group) -> String {
+    if group.sweep {
+        return group.shape.clone();
+    }
     let problem = &group.problem;
     let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
         format!("{},{},{},{}", problem.batch, problem.query_heads, problem.query_len, problem.head_dim)

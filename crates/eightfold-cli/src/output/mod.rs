@@ -1,9 +1,11 @@
 //! What people and programs see: one file per output.
 
 pub mod bench_table;
+pub mod build_table;
 #[cfg(test)]
 mod fixed_data;
 pub mod gates_table;
+mod gpu_ladder_table;
 pub mod ladder_table;
 mod numbers;
 #[cfg(test)]

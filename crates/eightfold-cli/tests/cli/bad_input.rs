@@ -149,6 +149,31 @@ fn flags_that_do_not_suit_the_tensors() {
 }
 
 #[test]
+fn what_cannot_be_asked_of_a_gpu_kernel() {
+    let place = Place::new();
+    insta::assert_snapshot!(complaints(
+        &place,
+        &[
+            "--kernel gpu",
+            "run --kernel laddr",
+            "run --kernel cpu --variant cpu:baseline",
+            "run --arch sm_88",
+            "run --arch sm_90 hopper",
+            "run --arch",
+            "run --kernel cpu --arch sm_89",
+            "run --arch sm_89 --variant ladder:copy=sync,producers=1",
+            "run --arch sm_89 --variant ladder:softmax=separate,pv=fp8",
+            "run --arch sm_89 --variant ladder:warps=3",
+            "run --arch sm_89 --shape small",
+            "run --no-toggle",
+            "run --nvcc",
+            "run --odd --shape small",
+            "run --odd --causal",
+        ]
+    ));
+}
+
+#[test]
 fn files_that_are_not_safetensors() {
     let place = Place::new();
     place.write("whole", &sound_tensors(&[1, 2, 8, 16]));

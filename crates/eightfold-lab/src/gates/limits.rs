@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::rounding::half_ulp;
-use super::thresholds::{EndToEndLimits, Thresholds, Tolerance};
+use super::thresholds::{BadElement, EndToEndLimits, Thresholds, Tolerance};
 use crate::errors::BadLimit;
 use crate::inputs::Family;
 
@@ -24,10 +24,12 @@ impl Limits {
         let end_to_end = thresholds.end_to_end(case.family, case.problem.input_format());
         let unit = unit(case);
         let rounding = Rounding::of(case);
+        let shared = BadElement { atol: kernel.bad_atol, rtol: kernel.bad_rtol };
+        let bad = tolerance.bad.unwrap_or(shared);
         Limits {
             max_abs: kernel.max_abs * unit + rounding.max,
             mean_abs: kernel.mean_abs * unit + rounding.max,
-            bad: BadLimit { atol: kernel.bad_atol * unit + rounding.max, rtol: kernel.bad_rtol },
+            bad: BadLimit { atol: bad.atol * unit + rounding.max, rtol: bad.rtol },
             bad_fraction: kernel.bad_fraction,
             relative_l2: declared_relative_l2(case, tolerance) + rounding.relative_l2,
             lse_nats: tolerance.lse_nats + tolerance.lse_relative * largest_lse(case),

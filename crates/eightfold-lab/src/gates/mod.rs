@@ -5,21 +5,27 @@ pub mod correctness;
 mod evidence;
 pub(crate) mod fingerprint;
 mod limits;
+pub mod odd;
+pub mod resource;
+pub mod resource_limits;
 mod rounding;
 mod sample;
 pub mod standard;
 mod subject;
 mod tally;
 pub mod thresholds;
+pub mod toggle;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub use case::Case;
 pub use correctness::{CaseReport, CorrectnessReport, RunCounts, check, checks};
-pub use standard::{StandardCase, Thoroughness, standard_cases};
+pub use resource::{Build, Built};
+pub use standard::{StandardCase, Thoroughness, prepare_all, standard_cases};
 pub use subject::{PlannedVariant, Subject};
-pub use thresholds::{ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
+pub use thresholds::{PerformancePolicy, ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
+pub use toggle::{KnobProof, ToggleReport};
 
 /// What a gate decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +41,8 @@ pub enum Outcome {
     Inconclusive,
     /// The run itself was unsound, so that its result means nothing.
     Invalid,
+    /// The evidence decides against what was hoped for: a result of the performance gate, and no fault of the run.
+    Negative,
 }
 
 impl fmt::Display for Outcome {
@@ -45,6 +53,7 @@ impl fmt::Display for Outcome {
             Outcome::Unavailable => "UNAVAILABLE",
             Outcome::Inconclusive => "INCONCLUSIVE",
             Outcome::Invalid => "INVALID",
+            Outcome::Negative => "VALID NEGATIVE",
         })
     }
 }
@@ -55,6 +64,8 @@ impl fmt::Display for Outcome {
 pub enum Gate {
     /// Registers, memory, spills.
     Resource,
+    /// Every knob reaches the machine code.
+    Toggle,
     /// The numbers are right.
     Correctness,
     /// It is fast enough.
@@ -67,6 +78,7 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Gate::Resource => "resource",
+            Gate::Toggle => "toggle",
             Gate::Correctness => "correctness",
             Gate::Performance => "performance",
             Gate::Profile => "profile",

@@ -5,12 +5,15 @@ use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
 use eightfold::quantize::Quantizer;
 use eightfold::{Layout, Mask, OutputFormat, Problem, Result, Shape};
+use rayon::prelude::*;
 
 /// How much is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thoroughness {
     /// What the main job has time for: every family up to the mission's size, two families beyond.
     Quick,
+    /// What the main job has time for on a GPU: the same, but three seeds of the two families that are never left out.
+    ThreeSeeds,
     /// Every family with three seeds, whatever the size.
     Full,
 }
@@ -34,6 +37,11 @@ impl StandardCase {
     }
 }
 
+/// All cases with their references, computed in parallel.
+pub fn prepare_all(cases: &[StandardCase], quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Vec<Case>> {
+    cases.par_iter().map(|case| case.prepare(quantizer, policy)).collect()
+}
+
 /// Shapes of up to this much arithmetic (without a mask) are checked on every family even when time is short: the
 /// mission has 0.54 GFLOP.
 const EVERY_FAMILY_GFLOP: f64 = 0.6;
@@ -45,9 +53,10 @@ pub fn standard_cases(shape: Shape, mask: Mask, thoroughness: Thoroughness) -> R
     let problem = unmasked.with_mask(mask).with_lse(true);
     let seeds = |family| match (thoroughness, family) {
         (Thoroughness::Full, _) => 3,
+        (Thoroughness::ThreeSeeds, Family::Gaussian | Family::BiasedValues) => 3,
         (Thoroughness::Quick, Family::Gaussian) if every_family => 2,
         (Thoroughness::Quick, Family::Gaussian | Family::BiasedValues) => 1,
-        (Thoroughness::Quick, _) => u64::from(every_family),
+        (Thoroughness::Quick | Thoroughness::ThreeSeeds, _) => u64::from(every_family),
     };
     let cases = Family::ALL
         .iter()
@@ -107,6 +116,7 @@ mod tests {
             cases.iter().map(|case| case.family).collect()
         };
         assert_eq!(families(Thoroughness::Quick), [Family::Gaussian, Family::BiasedValues]);
+        assert_eq!(families(Thoroughness::ThreeSeeds), [[Family::Gaussian; 3], [Family::BiasedValues; 3]].concat());
         assert_eq!(families(Thoroughness::Full).len(), 3 * Family::ALL.len());
     }
 

@@ -1,19 +1,80 @@
 //! The limits of the gates, as data: `gates.toml`.
 
+use super::resource_limits::ResourcePolicy;
 use crate::inputs::Family;
+use eightfold::cuda::ladder::Pv;
 use eightfold::{Error, Fp8Format, Result, Variant, cpu::Numbers};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Every limit and policy of the gates.
+///
+/// A file must hold every section. Records from before a section was known are read with the embedded one, which
+/// applied to nothing in them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thresholds {
     /// The limits of the correctness gate.
     pub correctness: CorrectnessLimits,
-    /// How kernels are timed.
+    /// How kernels on the CPU are timed.
     pub timing: TimingPolicy,
+    /// How kernels on a GPU are timed: by each of two timers.
+    #[serde(default = "embedded::cuda_timing")]
+    pub cuda_timing: TimingPolicy,
+    /// The limits of the resource gate.
+    #[serde(default = "embedded::resource")]
+    pub resource: ResourcePolicy,
+    /// What a stage must gain.
+    #[serde(default = "embedded::performance")]
+    pub performance: PerformancePolicy,
+}
+
+/// The sections that files must have and old records lack.
+const LATER_SECTIONS: &[&str] = &[
+    "cuda_timing",
+    "resource",
+    "performance",
+    "correctness.tolerance.f16",
+    "correctness.tolerance.fp8",
+    "correctness.tolerance.bf16",
+];
+
+/// What old records are read with.
+mod embedded {
+    use super::{PerformancePolicy, ResourcePolicy, Thresholds, TimingPolicy, Tolerance};
+
+    pub fn cuda_timing() -> TimingPolicy {
+        Thresholds::embedded().cuda_timing
+    }
+
+    pub fn resource() -> ResourcePolicy {
+        Thresholds::embedded().resource
+    }
+
+    pub fn performance() -> PerformancePolicy {
+        Thresholds::embedded().performance
+    }
+
+    pub fn f16() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.f16
+    }
+
+    pub fn fp8() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.fp8
+    }
+
+    pub fn bf16() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.bf16
+    }
+}
+
+/// What a stage must gain over the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerformancePolicy {
+    /// 0.1 asks for a speed-up of 1.1.
+    pub required_gain: f64,
 }
 
 /// How kernels are timed.
@@ -80,6 +141,21 @@ pub struct Tolerances {
     pub f32: Tolerance,
     /// The path with 16-bit fixed-point products.
     pub i16: Tolerance,
+    /// GPU kernels whose softmax weights are f16.
+    #[serde(default = "embedded::f16")]
+    pub f16: Tolerance,
+    /// GPU kernels whose softmax weights are FP8.
+    #[serde(default = "embedded::fp8")]
+    pub fp8: Tolerance,
+    /// Peers that compute on bf16 inputs.
+    #[serde(default = "embedded::bf16")]
+    pub bf16: Tolerance,
+}
+
+impl Tolerances {
+    fn all(&self) -> [(&'static str, &Tolerance); 5] {
+        [("f32", &self.f32), ("i16", &self.i16), ("f16", &self.f16), ("fp8", &self.fp8), ("bf16", &self.bf16)]
+    }
 }
 
 /// The error that a number path declares for itself.
@@ -92,8 +168,21 @@ pub struct Tolerance {
     pub lse_nats: f64,
     /// ... plus this share of the largest log-sum-exp.
     pub lse_relative: f64,
+    /// Where an element is bad, if the path's arithmetic is too coarse for the limit of all variants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad: Option<BadElement>,
     /// The relative L2 norm on these families.
     pub families: BTreeMap<Family, f64>,
+}
+
+/// An element is bad above `atol + rtol · |reference|`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BadElement {
+    /// The part that does not depend on the reference.
+    pub atol: f64,
+    /// The part that grows with it.
+    pub rtol: f64,
 }
 
 impl Tolerance {
@@ -151,7 +240,7 @@ impl Thresholds {
     }
 
     fn parse(text: &str, name: &str) -> Result<Self> {
-        let thresholds: Thresholds = toml::from_str(text).map_err(|error| {
+        let thresholds: Thresholds = toml::from_str(text).map_err(|error: toml::de::Error| {
             let place = error
                 .span()
                 .map_or(String::new(), |span| format!(" line {}", text[..span.start].matches('\n').count() + 1));
@@ -159,7 +248,9 @@ impl Thresholds {
             let message = error.message().lines().collect::<Vec<_>>().join(", ");
             Error::invalid("gates", format!("{name}{place}: {message}"), "compare with the embedded gates.toml")
         })?;
+        check_sections(text, name)?;
         thresholds.check_ranges(name)?;
+        thresholds.resource.check(name)?;
         Ok(thresholds)
     }
 
@@ -168,6 +259,8 @@ impl Thresholds {
         let tolerances = &self.correctness.tolerance;
         match variant {
             Variant::Cpu(config) if config.numbers == Numbers::Int16 => &tolerances.i16,
+            Variant::Ladder(config) if config.pv == Pv::Fp8 => &tolerances.fp8,
+            Variant::Ladder(_) => &tolerances.f16,
             _ => &tolerances.f32,
         }
     }
@@ -200,6 +293,10 @@ impl Thresholds {
             ("timing.warmup_max_seconds".to_string(), self.timing.warmup_max_seconds),
             ("timing.max_seconds_per_cell".into(), self.timing.max_seconds_per_cell),
             ("timing.min_iterations".into(), self.timing.min_iterations as f64),
+            ("cuda_timing.warmup_max_seconds".into(), self.cuda_timing.warmup_max_seconds),
+            ("cuda_timing.max_seconds_per_cell".into(), self.cuda_timing.max_seconds_per_cell),
+            ("cuda_timing.min_iterations".into(), self.cuda_timing.min_iterations as f64),
+            ("performance.required_gain".into(), self.performance.required_gain),
             ("correctness.kernel.max_abs".into(), kernel.max_abs),
             ("correctness.kernel.mean_abs".into(), kernel.mean_abs),
             ("correctness.kernel.bad_fraction".into(), kernel.bad_fraction),
@@ -209,13 +306,17 @@ impl Thresholds {
             ("correctness.reference.max_gflop".into(), reference.max_gflop),
             ("correctness.reference.block_rows".into(), reference.block_rows as f64),
         ];
-        for (path, tolerance) in [("f32", &tolerance.f32), ("i16", &tolerance.i16)] {
+        for (path, tolerance) in tolerance.all() {
             let prefix = format!("correctness.tolerance.{path}");
             positive.push((format!("{prefix}.relative_l2"), tolerance.relative_l2));
             positive.push((format!("{prefix}.lse_nats"), tolerance.lse_nats));
             positive.push((format!("{prefix}.lse_relative"), tolerance.lse_relative));
             for (family, relative_l2) in &tolerance.families {
                 positive.push((format!("{prefix}.families.{family}"), *relative_l2));
+            }
+            if let Some(BadElement { atol, rtol }) = tolerance.bad {
+                positive.push((format!("{prefix}.bad.atol"), atol));
+                positive.push((format!("{prefix}.bad.rtol"), rtol));
             }
         }
         let families = end_to_end.families.iter().map(|(family, limits)| (format!("families.{family}"), limits));
@@ -236,18 +337,39 @@ impl Thresholds {
             let rule = format!("is {}, which nothing can fail", kernel.bad_fraction);
             return Err(invalid("correctness.kernel.bad_fraction".into(), rule, "give a share below 1"));
         }
-        if kernel.bad_atol >= kernel.max_abs {
-            let rule = format!(
-                "is {}, not below max_abs {}: the check would be implied by it",
-                kernel.bad_atol, kernel.max_abs
-            );
-            return Err(invalid("correctness.kernel.bad_atol".into(), rule, "give a tighter one"));
+        let of_paths = tolerance.all().map(|(path, tolerance)| {
+            (format!("correctness.tolerance.{path}.bad.atol"), tolerance.bad.map_or(0.0, |bad| bad.atol))
+        });
+        let of_all = [("correctness.kernel.bad_atol".to_string(), kernel.bad_atol)];
+        if let Some((key, atol)) = of_all.into_iter().chain(of_paths).find(|(_, atol)| *atol >= kernel.max_abs) {
+            let rule = format!("is {atol}, not below max_abs {}: the check would be implied by it", kernel.max_abs);
+            return Err(invalid(key, rule, "give a tighter one"));
         }
-        if self.timing.iterations < self.timing.min_iterations {
-            let rule = format!("is {}, below min_iterations {}", self.timing.iterations, self.timing.min_iterations);
-            return Err(invalid("timing.iterations".into(), rule, "raise the one or lower the other"));
+        for (section, timing) in [("timing", &self.timing), ("cuda_timing", &self.cuda_timing)] {
+            if timing.iterations < timing.min_iterations {
+                let rule = format!("is {}, below min_iterations {}", timing.iterations, timing.min_iterations);
+                return Err(invalid(format!("{section}.iterations"), rule, "raise the one or lower the other"));
+            }
         }
         Ok(())
+    }
+}
+
+/// An error if a section is missing that serde would fill in for the sake of old records.
+fn check_sections(text: &str, name: &str) -> Result<()> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let missing = LATER_SECTIONS.iter().find(|path| {
+        let mut keys = path.split('.');
+        let first = keys.next().and_then(|key| table.get(key));
+        keys.fold(first, |value, key| value.and_then(|value| value.get(key))).is_none()
+    });
+    match missing {
+        Some(section) => Err(Error::invalid(
+            "gates",
+            format!("{name}: {section} is missing"),
+            "copy the section from the embedded gates.toml",
+        )),
+        None => Ok(()),
     }
 }
 
@@ -316,6 +438,15 @@ mod tests {
             ("bad_atol = 0.002", "bad_atol = 0.06", "correctness.kernel.bad_atol is 0.06"),
             ("min_iterations = 3", "min_iterations = 0", "timing.min_iterations is 0"),
             ("min_iterations = 3", "min_iterations = 101", "timing.iterations is 100"),
+            ("min_iterations = 20", "min_iterations = 201", "cuda_timing.iterations is 200"),
+            ("required_gain = 0.10", "required_gain = -0.10", "performance.required_gain is -0.1"),
+            ("bad = { atol = 0.02", "bad = { atol = 0.06", "correctness.tolerance.fp8.bad.atol is 0.06"),
+            ("[resource.targets.sm_89]", "[resource.targets.sm_88]", "resource.targets.sm_89 is missing"),
+            (
+                "[resource.targets.sm_89]",
+                "[resource.targets.sm_88]\nshared_bytes = 1\n[resource.targets.sm_89]",
+                "resource.targets.sm_88 is no architecture",
+            ),
             ("cosine = 0.", "cosine = 1.", "but no cosine is above 1"),
             ("block_rows = 32", "block_rows = 0", "correctness.reference.block_rows is 0"),
         ];
@@ -323,6 +454,40 @@ mod tests {
             let error = error_after(from, to);
             assert!(error.contains(expected), "{error}");
             assert!(error.starts_with("gates: mine.toml: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_must_hold_the_sections_that_old_records_lack() {
+        let table: toml::Table = EMBEDDED.parse().unwrap();
+        for section in ["cuda_timing", "resource", "performance"] {
+            let mut partial = table.clone();
+            partial.remove(section);
+            let error = Thresholds::parse(&partial.to_string(), "mine.toml").unwrap_err().to_string();
+            assert!(error.contains(&format!("mine.toml: {section} is missing")), "{error}");
+        }
+        let mut old = toml::Table::new();
+        for section in ["timing", "correctness"] {
+            old.insert(section.into(), table[section].clone());
+        }
+        for path in ["f16", "fp8", "bf16"] {
+            old["correctness"]["tolerance"].as_table_mut().unwrap().remove(path);
+        }
+        let read: Thresholds = toml::from_str(&old.to_string()).unwrap();
+        assert_eq!(read, Thresholds::embedded());
+    }
+
+    #[test]
+    fn gpu_kernels_declare_what_their_weights_are_rounded_to() {
+        let thresholds = Thresholds::embedded();
+        for stage in eightfold::cuda::ladder::STAGES {
+            let tolerance = thresholds.tolerance(&Variant::Ladder(stage.config));
+            let expected = if stage.name == "fp8-mma" {
+                &thresholds.correctness.tolerance.fp8
+            } else {
+                &thresholds.correctness.tolerance.f16
+            };
+            assert_eq!(tolerance, expected, "{}", stage.name);
         }
     }
 

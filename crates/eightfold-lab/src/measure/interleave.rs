@@ -73,11 +73,12 @@ impl Lane {
     fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<Self> {
         contestant.prepare()?;
         let mut samples = Samples::default();
+        let launches = contestant.launches_per_run();
         let mut spent_s = 0.0;
         let mut fastest_s = f64::INFINITY;
         for run in 0..policy.warmup_iterations.max(1) {
             let block = contestant.run_block(1)?;
-            let run_s = block.iter().sum::<u64>() as f64 / 1e9;
+            let run_s = seconds(&block, launches);
             if run == 0 && run_s >= policy.warmup_max_seconds {
                 // A run as long as a whole warm-up has warmed itself. It counts: the baseline takes seconds.
                 samples.ns = block;
@@ -99,9 +100,10 @@ impl Lane {
     /// Runs this round's share of the planned runs; a slow contestant sits some rounds out.
     fn run_round(&mut self, contestant: &mut dyn Contestant, policy: &TimingPolicy, round: usize) -> Result<()> {
         let due = self.planned * (round + 1) / ROUNDS - self.planned * round / ROUNDS;
-        let spent_s = self.samples.ns.iter().sum::<u64>() as f64 / 1e9;
+        let spent_s = seconds(&self.samples.ns, contestant.launches_per_run());
         let enough = self.samples.ns.len() >= policy.min_iterations;
         if due == 0 || (enough && spent_s >= policy.max_seconds_per_cell) {
+            self.samples.rounds.push(0);
             return Ok(());
         }
         std::thread::sleep(REST);
@@ -109,8 +111,14 @@ impl Lane {
             contestant.run_block(self.block_warmup)?;
         }
         self.samples.ns.extend(contestant.run_block(due)?);
+        self.samples.rounds.push(due);
         Ok(())
     }
+}
+
+/// The time that these runs took, where each stands for several launches.
+fn seconds(ns: &[u64], launches_per_run: usize) -> f64 {
+    ns.iter().sum::<u64>() as f64 * launches_per_run as f64 / 1e9
 }
 
 #[cfg(test)]
@@ -174,6 +182,7 @@ mod tests {
         let mut field = [Scripted::new("a", 1000, &log), Scripted::new("b", 2000, &log)];
         let measured = race(&mut field);
         assert_eq!(measured[0].as_ref().unwrap().ns, vec![1000; 40]);
+        assert_eq!(measured[0].as_ref().unwrap().rounds, vec![4; ROUNDS]);
         assert_eq!(measured[1].as_ref().unwrap().ns, vec![2000; 40]);
         // Five milliseconds before each block are 5000 runs of one microsecond, or 2500 of two.
         let uncounted = |runs_per_block: usize| POLICY.warmup_iterations + ROUNDS * runs_per_block;
@@ -202,6 +211,31 @@ mod tests {
         assert_eq!(counts, [40, 10, 3]);
         assert_eq!(field[1].ran, 10 + POLICY.warmup_iterations, "blocks of one run have no lead-in");
         assert_eq!(field[2].ran, 3, "a run longer than the warm-up counts");
+    }
+
+    #[test]
+    fn runs_that_stand_for_many_launches_are_charged_for_them() {
+        struct Graph(Scripted);
+        impl Contestant for Graph {
+            fn prepare(&mut self) -> Result<()> {
+                self.0.prepare()
+            }
+            fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+                self.0.run_block(iterations)
+            }
+            fn launches_per_run(&self) -> usize {
+                20
+            }
+            fn verify(&mut self) -> Result<()> {
+                self.0.verify()
+            }
+        }
+        let log = Rc::default();
+        let mut graph = Graph(Scripted::new("graph", 5_000_000, &log));
+        let measured = interleave(&mut [&mut graph], &POLICY, &mut |_| {});
+        let samples = measured[0].as_ref().unwrap();
+        assert_eq!(samples.ns, vec![5_000_000; 10], "ten replays of 0.1 s fill the second");
+        assert_eq!(samples.rounds.len(), ROUNDS);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Timing: contestants take turns in one run, so that whatever disturbs the machine disturbs them all alike.
 
+mod cuda;
 mod interleave;
 mod kernel;
 mod samples;
 
+pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub use interleave::{Measured, interleave};
 pub use kernel::KernelContestant;
-pub use samples::{Samples, Summary};
+pub use samples::{Samples, Summary, Timer};
 
 use eightfold::Result;
 
@@ -17,6 +19,11 @@ pub trait Contestant {
 
     /// Runs this many times in a row and returns the nanoseconds of each run.
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>>;
+
+    /// How many times the nanoseconds of a run it really takes: more than one where a run is one launch of many.
+    fn launches_per_run(&self) -> usize {
+        1
+    }
 
     /// After the last block: an error unless the timed runs computed what they should.
     fn verify(&mut self) -> Result<()>;

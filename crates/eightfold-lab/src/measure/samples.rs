@@ -7,6 +7,22 @@ use serde::{Deserialize, Serialize};
 pub struct Samples {
     /// Nanoseconds per run.
     pub ns: Vec<u64>,
+    /// How many of them were counted in each round; those that were counted before the first round come first. Records
+    /// from before this was kept have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<usize>,
+}
+
+/// What a time was taken with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timer {
+    /// The host's clock around a call that returns when the work is done.
+    HostClock,
+    /// Two events around the replay of a graph of launches, divided by their number: device time.
+    GraphReplay,
+    /// Two events around one launch on an idle device: device time, and what it takes to launch.
+    Event,
 }
 
 /// What samples look like from afar.
@@ -31,6 +47,20 @@ pub struct Summary {
 const NS_PER_US: f64 = 1000.0;
 
 impl Samples {
+    /// The median of each round in microseconds; none for rounds that counted no run.
+    pub fn round_p50_us(&self) -> Vec<Option<f64>> {
+        let mut start = self.ns.len().saturating_sub(self.rounds.iter().sum());
+        let mut medians = Vec::new();
+        for count in &self.rounds {
+            let end = (start + count).min(self.ns.len());
+            let mut sorted = self.ns[start..end].to_vec();
+            sorted.sort_unstable();
+            medians.push((!sorted.is_empty()).then(|| quantile(&sorted, 0.5)));
+            start = end;
+        }
+        medians
+    }
+
     /// The summary; none without samples.
     pub fn summary(&self) -> Option<Summary> {
         let mut sorted = self.ns.clone();
@@ -66,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_summary_of_known_numbers() {
-        let samples = Samples { ns: vec![5000, 1000, 3000, 2000, 4000] };
+        let samples = Samples { ns: vec![5000, 1000, 3000, 2000, 4000], rounds: Vec::new() };
         let summary = samples.summary().unwrap();
         assert_eq!((summary.iterations, summary.min_us, summary.p50_us), (5, 1.0, 3.0));
         assert_eq!(summary.mean_us, 3.0);
@@ -76,8 +106,22 @@ mod tests {
     }
 
     #[test]
+    fn rounds_keep_their_own_medians() {
+        let samples = Samples { ns: vec![9000, 1000, 3000, 2000, 4000, 6000], rounds: vec![3, 0, 2] };
+        assert_eq!(samples.round_p50_us(), [Some(2.0), None, Some(5.0)]);
+        assert!(Samples { rounds: Vec::new(), ..samples }.round_p50_us().is_empty());
+    }
+
+    #[test]
+    fn samples_of_old_records_have_no_rounds() {
+        let samples: Samples = serde_json::from_str(r#"{"ns": [1, 2]}"#).unwrap();
+        assert_eq!(samples, Samples { ns: vec![1, 2], rounds: Vec::new() });
+        assert_eq!(serde_json::to_string(&samples).unwrap(), r#"{"ns":[1,2]}"#);
+    }
+
+    #[test]
     fn one_run_has_no_spread_and_none_has_no_summary() {
-        assert_eq!(Samples { ns: vec![7000] }.summary().unwrap().std_us, 0.0);
+        assert_eq!(Samples { ns: vec![7000], rounds: Vec::new() }.summary().unwrap().std_us, 0.0);
         assert_eq!(Samples::default().summary(), None);
     }
 }

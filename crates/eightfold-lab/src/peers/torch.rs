@@ -4,12 +4,12 @@ use super::worker::Worker;
 use crate::gates::{Case, Subject};
 use crate::measure::Contestant;
 use eightfold::{Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const WORKER: &str = include_str!("torch_worker.py");
+pub(super) const WORKER: &str = include_str!("torch_worker.py");
 
 /// Longer than an import of PyTorch from a cold disk, or a block of runs on the longest shapes.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,6 +24,7 @@ pub struct Torch {
     worker: Worker,
     scratch: TempDir,
     version: String,
+    cuda: Option<String>,
     threads: usize,
 }
 
@@ -33,7 +34,7 @@ impl Torch {
         Torch::start_with(python, threads, WORKER, TIMEOUT)
     }
 
-    fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
+    pub(super) fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
         let mut command = Command::new(python);
         command.args(["-c", script]);
         let scratch = tempfile::tempdir().map_err(|error| {
@@ -43,13 +44,19 @@ impl Torch {
         let hello = worker.listen()?;
         let version = hello.get("version").and_then(|version| version.as_str());
         let version = version.ok_or_else(|| worker.error("it gave no version".into()))?.to_string();
+        let cuda = hello.get("cuda").and_then(|name| name.as_str()).map(str::to_string);
         worker.set_fix(FIX_ONCE_RUNNING);
-        Ok(Torch { worker, scratch, version, threads })
+        Ok(Torch { worker, scratch, version, cuda, threads })
     }
 
     /// PyTorch's own version.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// The name of the GPU that it sees; none without one.
+    pub fn cuda(&self) -> Option<&str> {
+        self.cuda.as_deref()
     }
 
     /// What runs, in words.
@@ -61,6 +68,25 @@ impl Torch {
     }
 
     fn load(&mut self, problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
+        let mut request = self.describe_inputs("load", problem, q, k, v)?;
+        request["threads"] = self.threads.into();
+        let answer = self.worker.ask(&request)?;
+        let threads = answer.get("threads").and_then(|threads| threads.as_u64());
+        if threads != Some(self.threads as u64) {
+            return Err(self.worker.error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
+        }
+        Ok(())
+    }
+
+    /// Writes the dequantised inputs to a file, and the request that says what they are.
+    pub(super) fn describe_inputs(
+        &mut self,
+        command: &str,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+    ) -> Result<Value> {
         let file = self.scratch.path().join("inputs.f32");
         let bytes: Vec<u8> = [q, k, v]
             .iter()
@@ -73,24 +99,23 @@ impl Torch {
             let dims = tensor.dims();
             [dims.batch, dims.heads, dims.len, dims.head_dim]
         };
-        let answer = self.worker.ask(&json!({
-            "command": "load",
+        Ok(json!({
+            "command": command,
             "file": file,
             "query_dims": dims(q),
             "key_dims": dims(k),
             "causal": problem.mask() == Mask::Causal,
             "scale": problem.softmax_scale(),
-            "threads": self.threads,
-        }))?;
-        let threads = answer.get("threads").and_then(|threads| threads.as_u64());
-        if threads != Some(self.threads as u64) {
-            return Err(self.worker.error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
-        }
-        Ok(())
+        }))
     }
 
     fn time(&mut self, iterations: usize) -> Result<Vec<u64>> {
-        let answer = self.worker.ask(&json!({"command": "time", "iterations": iterations}))?;
+        self.ask_times(&json!({"command": "time", "iterations": iterations}), iterations)
+    }
+
+    /// Sends a request that is answered by this many times.
+    pub(super) fn ask_times(&mut self, request: &Value, iterations: usize) -> Result<Vec<u64>> {
+        let answer = self.worker.ask(request)?;
         let times: Option<Vec<u64>> = answer
             .get("ns")
             .and_then(|times| times.as_array())
@@ -100,10 +125,27 @@ impl Torch {
             .ok_or_else(|| self.worker.error(format!("it gave no {iterations} times")))
     }
 
+    /// Sends a request.
+    pub(super) fn ask(&mut self, request: &Value) -> Result<Value> {
+        self.worker.ask(request)
+    }
+
+    /// The error that says this about PyTorch.
+    pub(super) fn error(&self, reason: String) -> Error {
+        self.worker.error(reason)
+    }
+
     /// The result of the last run, in `[B,H,S,D]` order.
     fn output(&mut self, count: usize) -> Result<Vec<f32>> {
+        self.read_output("output", json!({}), count)
+    }
+
+    /// Has a result written to a file, and reads it.
+    pub(super) fn read_output(&mut self, command: &str, mut request: Value, count: usize) -> Result<Vec<f32>> {
         let file = self.scratch.path().join("output.f32");
-        self.worker.ask(&json!({"command": "output", "file": file}))?;
+        request["command"] = command.into();
+        request["file"] = json!(file);
+        self.worker.ask(&request)?;
         let bytes =
             std::fs::read(&file).map_err(|error| self.worker.error(format!("its output cannot be read: {error}")))?;
         let (values, rest) = bytes.as_chunks::<4>();
@@ -111,6 +153,17 @@ impl Torch {
             return Err(self.worker.error(format!("its output has {} bytes, not {}", bytes.len(), count * 4)));
         }
         Ok(values.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect())
+    }
+
+    /// The place of the output's values, if the problem is one that PyTorch is asked for.
+    pub(super) fn room_for<'o>(&self, problem: &Problem, output: &'o mut Output) -> Result<&'o mut Vec<f32>> {
+        let Values::F32(values) = &mut output.values else {
+            return Err(self.worker.error("it is asked for f32 alone".into()));
+        };
+        if problem.lse() || problem.output_layout() != Layout::Bhsd {
+            return Err(self.worker.error("it is asked for [B,H,S,D] without log-sum-exp alone".into()));
+        }
+        Ok(values)
     }
 }
 
@@ -128,12 +181,7 @@ impl Subject for Torch {
         v: &Fp8Tensor,
         output: &mut Output,
     ) -> Result<RunReport> {
-        let Values::F32(values) = &mut output.values else {
-            return Err(self.worker.error("it is asked for f32 alone".into()));
-        };
-        if problem.lse() || problem.output_layout() != Layout::Bhsd {
-            return Err(self.worker.error("it is asked for [B,H,S,D] without log-sum-exp alone".into()));
-        }
+        let values = self.room_for(problem, output)?;
         self.load(problem, q, k, v)?;
         let computed = self.output(values.len())?;
         values.copy_from_slice(&computed);

@@ -1,0 +1,125 @@
+//! The GPU's kernels: compiled on any machine, run where there is a device, and told apart from what is missing.
+
+use crate::support::{Place, stderr};
+use eightfold::cuda::ladder;
+use eightfold_lab::gates::{Gate, Outcome};
+use eightfold_lab::record::{Kind, Record};
+
+fn record(place: &Place) -> Record {
+    let found: Vec<_> = place.contents().into_iter().filter(|path| path.ends_with("record.json")).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    Record::read(&place.file(&found[0])).unwrap()
+}
+
+/// Whether the doctor finds this on the machine.
+fn found(place: &Place, what: &str) -> bool {
+    let findings: serde_json::Value =
+        serde_json::from_str(&place.succeed("doctor --python /no/such/python --json")).unwrap();
+    findings.as_array().unwrap().iter().any(|finding| finding["what"] == what && finding["found"] == true)
+}
+
+/// Whether kernels can be compiled here. Where they must be, a missing compiler fails the test.
+fn has_compiler(place: &Place) -> bool {
+    let found = found(place, "NVRTC");
+    assert!(found || std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_none(), "NVRTC is required and was not found");
+    found
+}
+
+#[test]
+fn without_a_compiler_nothing_can_be_checked_and_the_fix_is_told() {
+    let place = Place::new();
+    if has_compiler(&place) {
+        return;
+    }
+    let output = place.run("run --kernel ladder --arch sm_89");
+    let line = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.starts_with("error: NVRTC is not available: ") && line.lines().count() == 1, "{line}");
+    assert!(place.contents().is_empty(), "{:?}", place.contents());
+}
+
+#[test]
+fn every_stage_compiles_for_every_architecture() {
+    let place = Place::new();
+    if !has_compiler(&place) {
+        return;
+    }
+    let output = place.run("run --kernel ladder --arch sm_89,sm_90 --no-toggle");
+    // Whether each is within its limits is for the gate to say, not for this test: 1 is a failed gate.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
+    let record = record(&place);
+    assert_eq!((record.kind, record.builds.len(), record.toggles.len()), (Kind::Build, 8, 0));
+    assert!(record.provenance.nvrtc.is_some());
+    for group in &record.builds {
+        let names: Vec<_> = group.entries.iter().map(|entry| entry.name.as_str()).collect();
+        let stages: Vec<_> = ladder::STAGES.iter().map(|stage| stage.name).collect();
+        assert_eq!(names, stages);
+        for entry in &group.entries {
+            let compiled = entry.build.is_some() && entry.gate.gate == Gate::Resource;
+            let restricted = entry.gate.outcome == Outcome::Unavailable;
+            assert!(compiled || restricted, "{} on {}: {}", entry.name, group.arch, entry.gate.summary);
+        }
+    }
+}
+
+#[test]
+fn every_knob_of_a_variant_reaches_the_machine_code() {
+    let place = Place::new();
+    if !has_compiler(&place) {
+        return;
+    }
+    let output = place.run("run --variant ladder:fused-softmax --arch sm_90");
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(text.contains("sm_90, head dim 64: toggle PASS"), "{text}{}", stderr(&output));
+    let toggle = &record(&place).toggles[0];
+    assert_eq!(toggle.knobs.len(), ladder::KNOBS.len());
+}
+
+#[test]
+fn without_a_device_the_kernels_are_not_run_and_the_reason_is_told() {
+    let place = Place::new();
+    if found(&place, "GPU") {
+        return;
+    }
+    let variant = "run --variant ladder:baseline --shape small";
+    for arguments in
+        ["--kernel ladder --shape small", "run --kernel ladder --shape small", "bench --kernel ladder", variant]
+    {
+        let output = place.run(arguments);
+        let line = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {line}");
+        assert!(line.contains(" is not available: ") && line.lines().count() == 1, "{arguments}: {line}");
+    }
+    assert!(place.contents().is_empty(), "{:?}", place.contents());
+}
+
+#[test]
+fn the_sweep_gates_every_odd_problem_in_one_row_for_each_head_dim() {
+    let place = Place::new();
+    let text = place.succeed("run --odd --variant cpu:queue");
+    let record = record(&place);
+    let head_dims: Vec<_> = record.groups.iter().map(|group| group.problem.head_dim).collect();
+    assert_eq!(head_dims, [64, 128]);
+    let cases: usize = record.groups.iter().map(|group| group.entries[0].cases.len()).sum();
+    assert_eq!(cases, eightfold_lab::gates::odd::sweep().unwrap().len());
+    assert!(record.groups.iter().all(|group| group.sweep && group.entries.len() == 1));
+    assert_eq!(text.matches("correctness PASS").count(), 2, "{text}");
+}
+
+#[test]
+fn a_kernel_stands_for_all_its_stages() {
+    let place = Place::new();
+    place.succeed("bench --kernel cpu --shape 1,1,16,8 --iterations 3");
+    let record = record(&place);
+    let names: Vec<_> = record.groups[0].entries.iter().map(|entry| entry.name.as_str()).collect();
+    let stages: Vec<_> = eightfold::cpu::STAGES.iter().map(|stage| stage.name).collect();
+    assert_eq!(names, stages);
+}
+
+#[test]
+fn doctor_looks_for_everything_that_a_gpu_needs() {
+    let text = Place::new().succeed("doctor --python /no/such/python");
+    for what in ["GPU: ", "NVRTC: ", "nvcc: ", "ncu: ", "compute-sanitizer: "] {
+        assert!(text.lines().any(|line| line[2..].starts_with(what)), "{what} is missing from\n{text}");
+    }
+}

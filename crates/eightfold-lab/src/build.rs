@@ -1,0 +1,100 @@
+//! Kernels compiled without a device: what they take, and whether every knob reaches the machine code.
+
+use crate::examine::Candidate;
+use crate::gates::resource::{self, Compile, plain_specialisation};
+use crate::gates::{Case, ToggleReport, resource_limits::ResourcePolicy, toggle};
+use crate::record::{BuildEntry, BuildGroup};
+use eightfold::cuda::Arch;
+use eightfold::cuda::compile::{Compiler, Program};
+use eightfold::cuda::ladder::{Config, Specialisation};
+use eightfold::{Error, Mask, Result, Variant};
+use rayon::prelude::*;
+use std::collections::HashSet;
+
+/// The head dims that kernels are compiled for.
+pub const HEAD_DIMS: [usize; 2] = [64, 128];
+
+const MASKS: [Mask; 2] = [Mask::None, Mask::Causal];
+
+/// The settings of candidates that are compiled; an error names the first that is not.
+pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
+    let config = |candidate: &Candidate| match candidate.variant {
+        Variant::Ladder(config) => Ok((candidate.name.clone(), config)),
+        _ => Err(Error::invalid(
+            "arch",
+            format!("{} is not compiled for a GPU", candidate.name),
+            "leave out --arch, or name the kernel `ladder` or one of its variants",
+        )),
+    };
+    candidates.iter().map(config).collect()
+}
+
+/// The variants to compile, with the head dim that they are meant for.
+pub type Settings = (usize, Vec<(String, Config)>);
+
+/// Every candidate through the resource gate on its head dim, under both masks.
+pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
+    let masked = settings.iter().flat_map(|(head_dim, candidates)| MASKS.map(|mask| (*head_dim, candidates, mask)));
+    masked
+        .map(|(head_dim, candidates, mask)| {
+            let specialisation = plain_specialisation(head_dim, mask);
+            let entries = candidates.par_iter().map(|(name, config)| {
+                let built = resource::examine(config, &specialisation, arch, compile, policy);
+                BuildEntry {
+                    name: name.clone(),
+                    implementation: Variant::Ladder(*config).to_string(),
+                    peer: false,
+                    gate: built.gate,
+                    build: built.build,
+                }
+            });
+            let entries = entries.collect();
+            BuildGroup { arch: arch.to_string(), head_dim, causal: mask == Mask::Causal, entries }
+        })
+        .collect()
+}
+
+/// Puts each kernel of a second compiler below the first one's, under that compiler's name.
+pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str) {
+    for (group, second) in groups.iter_mut().zip(second) {
+        let first = std::mem::take(&mut group.entries);
+        for (first, second) in first.into_iter().zip(second.entries) {
+            let name = format!("  {compiler}");
+            group.entries.extend([first, BuildEntry { name, peer: true, ..second }]);
+        }
+    }
+}
+
+/// The toggle-effect proof, without a mask and on one head dim: what a knob does depends on neither, and each setting
+/// more would compile hundreds of kernels.
+pub fn toggles((head_dim, candidates): &Settings, arch: Arch, compile: Compile) -> ToggleReport {
+    toggle::prove(candidates, &plain_specialisation(*head_dim, Mask::None), arch, compile)
+}
+
+/// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong
+/// shows again where the kernel is used.
+pub fn ahead(candidates: &[Candidate], cases: &[Case], arch: Arch) {
+    let Ok(compiler) = Compiler::find() else { return };
+    programs(candidates, cases, arch).par_iter().for_each(|program| {
+        let _ = compiler.compile(program, arch);
+    });
+}
+
+fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<Program> {
+    let mut seen = HashSet::new();
+    let mut programs = Vec::new();
+    for candidate in candidates {
+        let Variant::Ladder(config) = candidate.variant else { continue };
+        for case in cases {
+            let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
+            if config.check_problem(&case.problem, keys, values, arch).is_ok() {
+                let queries = case.q.scales().granularity();
+                let program = Specialisation::new(&case.problem, queries, keys, values).program(&config);
+                if seen.insert(program.clone()) {
+                    programs.push(program);
+                }
+            }
+        }
+    }
+    programs
+}

@@ -1,0 +1,80 @@
+//! The gates of a candidate that runs on a GPU.
+
+use super::{Candidate, Examination, unavailable};
+use crate::gates::resource::{self, Built};
+use crate::gates::{Case, Outcome};
+use crate::record::Entry;
+use eightfold::cuda::Arch;
+use eightfold::cuda::compile::Compiler;
+use eightfold::cuda::driver::Device;
+use eightfold::cuda::ladder::{Config, Specialisation};
+use eightfold::{Error, Result, Variant};
+
+/// An examination with the device that it needs.
+pub(super) struct OnDevice<'a> {
+    examination: &'a Examination<'a>,
+    device: Device,
+}
+
+impl<'a> OnDevice<'a> {
+    pub fn new(examination: &'a Examination<'a>) -> Result<Self> {
+        Ok(OnDevice { examination, device: Device::default()? })
+    }
+
+    pub fn arch(&self) -> Arch {
+        self.device.arch()
+    }
+
+    /// Resources, then correctness; what a restriction rules out is unavailable with its reason.
+    pub fn gate(&self, candidate: &Candidate) -> Entry {
+        let Variant::Ladder(config) = candidate.variant else {
+            return unavailable(candidate, "it does not run on a GPU".into());
+        };
+        let (possible, restriction) = self.possible(&config);
+        let Some(first) = possible.first() else {
+            return unavailable(candidate, restriction.map_or("no case was given".into(), |error| error.to_string()));
+        };
+        let Built { gate, build } = self.build(&config, first);
+        let compiled = build.is_some() || gate.outcome == Outcome::Unavailable;
+        if !compiled {
+            return Entry { gates: vec![gate], ..Entry::new(&candidate.name, candidate.variant.to_string()) };
+        }
+        let mut entry = match restriction {
+            None => self.examination.check(candidate, self.examination.cases),
+            Some(error) => {
+                let cases: Vec<Case> = possible.iter().map(|case| (*case).clone()).collect();
+                let note = format!("checked on {} of {} cases: {error}", cases.len(), self.examination.cases.len());
+                Entry { note: Some(note), ..self.examination.check(candidate, &cases) }
+            }
+        };
+        entry.gates.insert(0, gate);
+        entry.build = build;
+        entry
+    }
+
+    /// The cases that no rule keeps the config from, and the first rule that does.
+    fn possible(&self, config: &Config) -> (Vec<&Case>, Option<Error>) {
+        let mut restriction = None;
+        let mut possible = Vec::new();
+        for case in self.examination.cases {
+            let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
+            match config.check_problem(&case.problem, keys, values, self.arch()) {
+                Ok(()) => possible.push(case),
+                Err(error) => restriction = restriction.or(Some(error)),
+            }
+        }
+        (possible, restriction)
+    }
+
+    fn build(&self, config: &Config, case: &Case) -> Built {
+        let compiler = match Compiler::find() {
+            Ok(compiler) => compiler,
+            Err(error) => return Built::unavailable(error),
+        };
+        let [queries, keys, values] = [&case.q, &case.k, &case.v].map(|tensor| tensor.scales().granularity());
+        let specialisation = Specialisation::new(&case.problem, queries, keys, values);
+        let compile = |program: &_, arch| compiler.compile(program, arch);
+        let policy = &self.examination.thresholds.resource;
+        resource::examine(config, &specialisation, self.arch(), &compile, policy)
+    }
+}

@@ -1,0 +1,69 @@
+//! The kernel families, each with its ladder of stages.
+
+use crate::examine::Candidate;
+use eightfold::cuda::driver::Device;
+use eightfold::cuda::ladder;
+use eightfold::{Error, Result, Variant, cpu, suggest};
+use std::fmt;
+use std::str::FromStr;
+
+/// A kernel family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// The CPU kernel.
+    Cpu,
+    /// The staged CUDA kernel.
+    Ladder,
+}
+
+impl Kernel {
+    /// Their names.
+    pub const NAMES: &'static [&'static str] = &["cpu", "ladder"];
+
+    /// The kernel of this machine's best backend: CUDA where there is a device that kernels are written for.
+    pub fn best() -> Kernel {
+        if Device::default().is_ok() { Kernel::Ladder } else { Kernel::Cpu }
+    }
+
+    /// Every stage, from the baseline to the best, as it is for heads of this many channels.
+    pub fn stages(self, head_dim: usize) -> Vec<Candidate> {
+        let candidate = |name: &str, variant| Candidate { name: name.into(), variant };
+        match self {
+            Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
+            Kernel::Ladder => {
+                ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.at(head_dim)))).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "cpu" => Ok(Kernel::Cpu),
+            "ladder" => Ok(Kernel::Ladder),
+            _ => Err(suggest::unknown("kernel", text, Self::NAMES)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_reads_back_what_it_prints_and_its_stages_are_its_own() {
+        for kernel in [Kernel::Cpu, Kernel::Ladder] {
+            assert_eq!(kernel.to_string().parse(), Ok(kernel));
+            assert!(kernel.stages(64).iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+"""As much of PyTorch as the worker uses, without arithmetic: attention gives back Q. For tests alone."""
+
+import array
+import contextlib
+import sys
+import types
+
+
+class Tensor:
+    def __init__(self, values):
+        self.values = array.array("f", values)
+
+    def split(self, counts):
+        parts, start = [], 0
+        for count in counts:
+            parts.append(Tensor(self.values[start : start + count]))
+            start += count
+        return parts
+
+    def view(self, *_):
+        return self
+
+    def fill_(self, value):
+        self.values = array.array("f", [value] * len(self.values))
+
+    def untyped_storage(self):
+        return self.values.tobytes()
+
+    to = contiguous = float = cpu = lambda self, *_: self
+
+
+class Size(list):
+    def numel(self):
+        count = 1
+        for size in self:
+            count *= size
+        return count
+
+
+class Event:
+    clock = 0.0
+
+    def __init__(self, enable_timing):
+        self.ms = None
+
+    def record(self):
+        self.ms = Event.clock
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return end.ms - self.ms
+
+
+class Graph:
+    """Runs again, on replay, what was done while it was captured."""
+
+    capturing = None
+
+    def __init__(self):
+        self.work = []
+
+    def replay(self):
+        for work in self.work:
+            work()
+
+
+class Stream:
+    def wait_stream(self, _):
+        pass
+
+
+@contextlib.contextmanager
+def capture(graph):
+    Graph.capturing = graph
+    yield
+    Graph.capturing = None
+
+
+class Backends:
+    active = None
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backend):
+    Backends.active = backend
+    yield
+    Backends.active = None
+
+
+def attention(q, k, v, is_causal, scale):
+    if Backends.active == "CUDNN_ATTENTION":
+        raise RuntimeError("No available kernel. Aborting execution.")
+    result = Tensor(q.values)
+
+    def launch():
+        # A launch takes 3 microseconds.
+        Event.clock += 0.003
+        result.values = array.array("f", q.values)
+
+    if Graph.capturing is not None:
+        Graph.capturing.work.append(launch)
+    else:
+        launch()
+    return result
+
+
+def module(name, **members):
+    made = types.ModuleType(name)
+    made.__dict__.update(members)
+    sys.modules[name] = made
+    return made
+
+
+cuda = types.SimpleNamespace(
+    is_available=lambda: True,
+    get_device_name=lambda _: "Fake GPU",
+    synchronize=lambda: None,
+    current_stream=Stream,
+    Stream=Stream,
+    stream=lambda _: contextlib.nullcontext(),
+    CUDAGraph=Graph,
+    graph=capture,
+    Event=Event,
+)
+names = ["MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"]
+module(
+    "torch",
+    __version__="0.0-fake",
+    float32="float32",
+    bfloat16="bfloat16",
+    uint8="uint8",
+    Size=Size,
+    frombuffer=lambda data, dtype: Tensor(array.array("f", bytes(data))),
+    inference_mode=contextlib.nullcontext,
+    cuda=cuda,
+    nn=types.SimpleNamespace(functional=types.SimpleNamespace(scaled_dot_product_attention=attention)),
+)
+module("torch.nn")
+module("torch.nn.attention", SDPBackend=types.SimpleNamespace(**{name: name for name in names}), sdpa_kernel=sdpa_kernel)

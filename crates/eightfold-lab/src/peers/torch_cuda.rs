@@ -1,0 +1,241 @@
+//! PyTorch's scaled_dot_product_attention on a GPU, backend by backend, in bf16 on dequantised inputs.
+
+use super::torch::Torch;
+use crate::gates::{Case, Subject};
+use crate::measure::{Contestant, GRAPH_LAUNCHES, Timer};
+use eightfold::{Fp8Tensor, Output, Problem, Result, RunReport};
+use serde_json::json;
+use std::cell::RefCell;
+
+/// A backend of PyTorch's scaled_dot_product_attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// One operation after the other.
+    Math,
+    /// The memory-efficient kernels that come from xFormers.
+    Efficient,
+    /// FlashAttention-2.
+    Flash,
+    /// cuDNN.
+    Cudnn,
+}
+
+impl Backend {
+    /// Every backend.
+    pub const ALL: [Backend; 4] = [Backend::Math, Backend::Efficient, Backend::Flash, Backend::Cudnn];
+
+    /// What tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Math => "torch-math",
+            Backend::Efficient => "torch-efficient",
+            Backend::Flash => "torch-flash",
+            Backend::Cudnn => "torch-cudnn",
+        }
+    }
+
+    /// What PyTorch calls it.
+    fn torch_name(self) -> &'static str {
+        match self {
+            Backend::Math => "MATH",
+            Backend::Efficient => "EFFICIENT_ATTENTION",
+            Backend::Flash => "FLASH_ATTENTION",
+            Backend::Cudnn => "CUDNN_ATTENTION",
+        }
+    }
+}
+
+impl Torch {
+    /// What runs, in words.
+    pub fn describe_cuda(&self, backend: Backend) -> String {
+        let version = self.version();
+        let device = self.cuda().unwrap_or("no GPU");
+        let backend = backend.torch_name();
+        format!(
+            "PyTorch {version} scaled_dot_product_attention, {backend} backend, {device}, bf16 on dequantised inputs"
+        )
+    }
+
+    /// Puts the inputs of a case onto the GPU, in place of those before.
+    pub fn load_on_cuda(&mut self, case: &Case) -> Result<()> {
+        self.load_tensors_on_cuda(&case.problem, &case.q, &case.k, &case.v)
+    }
+
+    fn load_tensors_on_cuda(&mut self, problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
+        let request = self.describe_inputs("load_cuda", problem, q, k, v)?;
+        self.ask(&request).map(|_| ())
+    }
+
+    /// Runs the backend once, which chooses and loads its kernels, and captures a graph of launches.
+    fn prepare_on_cuda(&mut self, backend: Backend) -> Result<()> {
+        let request = json!({"command": "prepare_cuda", "backend": backend.torch_name(), "launches": GRAPH_LAUNCHES});
+        self.ask(&request).map(|_| ())
+    }
+
+    fn output_of_cuda(&mut self, backend: Backend, timer: Timer, count: usize) -> Result<Vec<f32>> {
+        let extra = json!({"backend": backend.torch_name(), "timer": timer});
+        self.read_output("output_cuda", extra, count)
+    }
+}
+
+/// One backend goes through the same correctness gate as our kernels; it gives no log-sum-exp, and is read in f32 in
+/// `[B,H,S,D]` order.
+pub struct TorchOnCuda<'a> {
+    /// The process.
+    pub torch: &'a mut Torch,
+    /// The backend.
+    pub backend: Backend,
+}
+
+impl Subject for TorchOnCuda<'_> {
+    fn name(&self) -> String {
+        self.backend.name().into()
+    }
+
+    fn run(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport> {
+        let values = self.torch.room_for(problem, output)?;
+        self.torch.load_tensors_on_cuda(problem, q, k, v)?;
+        self.torch.prepare_on_cuda(self.backend)?;
+        let computed = self.torch.output_of_cuda(self.backend, Timer::GraphReplay, values.len())?;
+        values.copy_from_slice(&computed);
+        Ok(RunReport::default())
+    }
+}
+
+/// One backend under one timer, on inputs that are already on the GPU; all of them share one process.
+pub struct TorchCudaContestant<'a, 't> {
+    torch: &'a RefCell<&'t mut Torch>,
+    backend: Backend,
+    timer: Timer,
+    count: usize,
+    expected: Vec<f32>,
+}
+
+impl<'a, 't> TorchCudaContestant<'a, 't> {
+    /// A contestant that passed the correctness gate on this case, whose inputs were put onto the GPU.
+    pub fn new(torch: &'a RefCell<&'t mut Torch>, backend: Backend, timer: Timer, case: &Case) -> Self {
+        let count = case.problem.shape().query_dims().count();
+        TorchCudaContestant { torch, backend, timer, count, expected: Vec::new() }
+    }
+
+    fn output(&self) -> Result<Vec<f32>> {
+        self.torch.borrow_mut().output_of_cuda(self.backend, self.timer, self.count)
+    }
+}
+
+impl Contestant for TorchCudaContestant<'_, '_> {
+    fn prepare(&mut self) -> Result<()> {
+        self.torch.borrow_mut().prepare_on_cuda(self.backend)?;
+        self.expected = self.output()?;
+        Ok(())
+    }
+
+    fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+        let request = json!({
+            "command": "time_cuda",
+            "backend": self.backend.torch_name(),
+            "timer": self.timer,
+            "iterations": iterations,
+        });
+        self.torch.borrow_mut().ask_times(&request, iterations)
+    }
+
+    fn launches_per_run(&self) -> usize {
+        if self.timer == Timer::GraphReplay { GRAPH_LAUNCHES } else { 1 }
+    }
+
+    fn verify(&mut self) -> Result<()> {
+        let output = self.output()?;
+        if output.iter().zip(&self.expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
+            return Err(self.torch.borrow().error("the timed runs gave another output than the checked one".into()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::super::torch::WORKER;
+    use super::*;
+    use crate::gates::Thresholds;
+    use crate::inputs::{Family, Inputs};
+    use eightfold::Shape;
+    use eightfold::quantize::Quantizer;
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// The real worker script on a stand-in for PyTorch; none where there is no Python.
+    fn torch() -> Option<Torch> {
+        let version = Command::new("python3").arg("--version").output().ok()?;
+        let script = format!("{}\n{WORKER}", include_str!("fake_torch.py"));
+        version.status.success().then(|| Torch::start_with("python3", 1, &script, Duration::from_secs(30)).unwrap())
+    }
+
+    fn case() -> Case {
+        let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
+        let inputs = Inputs::generate(problem.shape(), Family::Gaussian, 1);
+        let quantizer = Quantizer::new(problem.input_format());
+        Case::prepare(&problem, &inputs, &quantizer, &Thresholds::embedded().correctness.reference).unwrap()
+    }
+
+    fn contestant<'a, 't>(
+        torch: &'a RefCell<&'t mut Torch>,
+        backend: Backend,
+        timer: Timer,
+    ) -> TorchCudaContestant<'a, 't> {
+        TorchCudaContestant::new(torch, backend, timer, &case())
+    }
+
+    #[test]
+    fn backends_take_turns_on_the_same_inputs_under_both_timers() {
+        let Some(mut torch) = torch() else { return };
+        assert_eq!(torch.cuda(), Some("Fake GPU"));
+        torch.load_on_cuda(&case()).unwrap();
+        let shared = RefCell::new(&mut torch);
+        let mut field: Vec<_> = [Backend::Math, Backend::Flash]
+            .into_iter()
+            .flat_map(|backend| [Timer::GraphReplay, Timer::Event].map(|timer| contestant(&shared, backend, timer)))
+            .collect();
+        field.iter_mut().for_each(|contestant| contestant.prepare().unwrap());
+        for contestant in &mut field {
+            // A graph of twenty launches of 3 microseconds takes 60, which is 3 for each.
+            assert_eq!(contestant.run_block(4).unwrap(), [3000; 4]);
+        }
+        field.iter_mut().for_each(|contestant| contestant.verify().unwrap());
+        assert_eq!(field[0].launches_per_run() / field[1].launches_per_run(), GRAPH_LAUNCHES);
+    }
+
+    #[test]
+    fn an_output_that_no_replay_wrote_is_not_verified() {
+        let Some(mut torch) = torch() else { return };
+        torch.load_on_cuda(&case()).unwrap();
+        let shared = RefCell::new(&mut torch);
+        let mut contestant = contestant(&shared, Backend::Flash, Timer::GraphReplay);
+        contestant.prepare().unwrap();
+        contestant.run_block(0).unwrap();
+        assert!(contestant.verify().is_err());
+    }
+
+    #[test]
+    fn a_backend_that_refuses_is_told_in_its_own_words_and_the_others_go_on() {
+        let Some(mut torch) = torch() else { return };
+        let Case { problem, q, k, v, .. } = &case();
+        let mut run = |backend| {
+            let mut output = Output::zeros(problem);
+            let ran = TorchOnCuda { torch: &mut torch, backend }.run(problem, q, k, v, &mut output);
+            ran.map(|_| output.values.to_f32())
+        };
+        let refused = run(Backend::Cudnn).unwrap_err().to_string();
+        assert!(refused.contains("RuntimeError: No available kernel"), "{refused}");
+        // The stand-in gives back Q.
+        let expected: Vec<f32> = q.dequantize().iter().map(|value| *value as f32).collect();
+        assert_eq!(run(Backend::Efficient).unwrap(), expected);
+    }
+}

@@ -1,0 +1,204 @@
+//! Whether a stage gained what it had to, over the stage before: yes, no, or not to be told from this run.
+
+use crate::gates::{Check, Gate, GateReport, Outcome};
+use crate::measure::Samples;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// A speed-up with its uncertainty.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SpeedUp {
+    /// The median over the rounds of p50(before) / p50(candidate).
+    pub ratio: f64,
+    /// The lower end of the 95 % interval.
+    pub lower: f64,
+    /// The upper end.
+    pub upper: f64,
+    /// Rounds in which both ran.
+    pub rounds: usize,
+}
+
+/// With fewer rounds even agreement of all of them is luck too often: 1 in 16 for four.
+const LEAST_ROUNDS: usize = 5;
+
+/// Resamplings of the rounds: the ends of the interval are then off by far less than its width.
+const RESAMPLINGS: usize = 2000;
+
+/// The share of resamplings below the interval, and above it.
+const TAIL: f64 = 0.025;
+
+/// The same for everyone, so that the same samples always give the same verdict.
+const SEED: u64 = 8;
+
+impl SpeedUp {
+    /// The speed-up of a candidate over what it follows, from one interleaved run of both; none with too few rounds.
+    ///
+    /// What disturbs the machine disturbs whole rounds, so runs of one round are not independent of each other: the
+    /// interval comes from resampling the rounds.
+    pub fn between(before: &Samples, candidate: &Samples) -> Option<SpeedUp> {
+        let pairs = before.round_p50_us().into_iter().zip(candidate.round_p50_us());
+        let logs: Vec<f64> = pairs
+            .filter_map(|(before, candidate)| Some((before?, candidate?)))
+            .filter(|(before, candidate)| *before > 0.0 && *candidate > 0.0)
+            .map(|(before, candidate)| (before / candidate).ln())
+            .collect();
+        if logs.len() < LEAST_ROUNDS {
+            return None;
+        }
+        let mut generator = ChaCha8Rng::seed_from_u64(SEED);
+        let mut resampled = vec![0.0; logs.len()];
+        let mut medians: Vec<f64> = (0..RESAMPLINGS)
+            .map(|_| {
+                for value in &mut resampled {
+                    *value = logs[(generator.next_u64() % logs.len() as u64) as usize];
+                }
+                median(&mut resampled)
+            })
+            .collect();
+        medians.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| medians[((share * RESAMPLINGS as f64) as usize).min(RESAMPLINGS - 1)].exp();
+        let rounds = logs.len();
+        Some(SpeedUp { ratio: median(&mut { logs }).exp(), lower: at(TAIL), upper: at(1.0 - TAIL), rounds })
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
+}
+
+/// The performance gate of a stage: `Pass` where the whole interval is at or above the required speed-up, `Negative`
+/// where all of it is below, `Inconclusive` otherwise.
+///
+/// A stage that did not gain what was hoped for is a finding and no fault: `Negative` fails no run.
+pub fn judge(before_name: &str, speed_up: Option<SpeedUp>, required_gain: f64) -> GateReport {
+    let required = 1.0 + required_gain;
+    let report = |outcome, summary, checks| GateReport { gate: Gate::Performance, outcome, summary, checks };
+    let Some(SpeedUp { ratio, lower, upper, rounds }) = speed_up else {
+        let summary = format!("fewer than {LEAST_ROUNDS} rounds in common with {before_name}");
+        return report(Outcome::Inconclusive, summary, Vec::new());
+    };
+    let measured = format!("{ratio:.3}× {before_name} (95 % interval {lower:.3} to {upper:.3}, {rounds} rounds)");
+    let check = Check::at_least(format!("speed-up over {before_name}, lower end"), lower, required);
+    let (outcome, summary) = if lower >= required {
+        (Outcome::Pass, measured)
+    } else if upper < required {
+        let kind = if upper < 1.0 {
+            "a regression"
+        } else if lower > 1.0 {
+            "a small gain"
+        } else {
+            "no gain"
+        };
+        (Outcome::Negative, format!("{kind}: {measured}, required {required:.2}×"))
+    } else {
+        (Outcome::Inconclusive, format!("{measured}, required {required:.2}× lies within"))
+    };
+    report(outcome, summary, vec![check])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_distr::{Distribution, StandardNormal};
+
+    const GAIN: f64 = 0.10;
+
+    fn decide(before: &Samples, candidate: &Samples) -> GateReport {
+        judge("before", SpeedUp::between(before, candidate), GAIN)
+    }
+
+    /// Ten rounds of twenty runs: noise of the machine per round, noise of each run, and a rare slow run.
+    fn noisy(us: f64, generator: &mut ChaCha8Rng) -> Samples {
+        let mut normal = |spread: f64| -> f64 {
+            let value: f64 = StandardNormal.sample(generator);
+            (spread * value).exp()
+        };
+        let mut ns = Vec::new();
+        for _ in 0..10 {
+            let round = normal(0.03);
+            for run in 0..20 {
+                let slow = if run == 7 { 2.0 } else { 1.0 };
+                ns.push((us * 1000.0 * round * normal(0.02) * slow) as u64);
+            }
+        }
+        Samples { ns, rounds: vec![20; 10] }
+    }
+
+    /// How often a true speed-up is given each outcome.
+    fn simulate(speed_up: f64, outcome: Outcome) -> f64 {
+        const RUNS: u64 = 300;
+        let count = (0..RUNS).filter(|seed| {
+            let generator = &mut ChaCha8Rng::seed_from_u64(*seed);
+            let (before, candidate) = (noisy(100.0, generator), noisy(100.0 / speed_up, generator));
+            decide(&before, &candidate).outcome == outcome
+        });
+        count.count() as f64 / RUNS as f64
+    }
+
+    #[test]
+    fn a_gain_just_short_of_the_required_one_rarely_passes() {
+        assert!(simulate(1.0 + GAIN, Outcome::Pass) <= 0.05, "{}", simulate(1.0 + GAIN, Outcome::Pass));
+    }
+
+    #[test]
+    fn twice_the_required_gain_is_seen() {
+        assert!(simulate(1.0 + 2.0 * GAIN, Outcome::Pass) >= 0.8);
+    }
+
+    #[test]
+    fn no_gain_at_all_is_seen_to_be_none() {
+        assert!(simulate(1.0, Outcome::Negative) >= 0.8);
+        assert_eq!(simulate(1.0, Outcome::Pass), 0.0);
+    }
+
+    fn steady(us: u64) -> Samples {
+        Samples { ns: vec![us * 1000; 50], rounds: vec![5; 10] }
+    }
+
+    #[test]
+    fn every_verdict_in_words() {
+        let words = |before, candidate| {
+            let report = decide(&steady(before), &steady(candidate));
+            (report.outcome, report.summary)
+        };
+        let (outcome, summary) = words(200, 100);
+        assert_eq!(outcome, Outcome::Pass);
+        assert_eq!(summary, "2.000× before (95 % interval 2.000 to 2.000, 10 rounds)");
+        for (candidate, kind) in [(125, "a regression: 0.800×"), (95, "a small gain: 1.053×"), (100, "no gain: 1.000×")]
+        {
+            let (outcome, summary) = words(100, candidate);
+            assert_eq!(outcome, Outcome::Negative);
+            assert!(summary.starts_with(kind) && summary.ends_with("required 1.10×"), "{summary}");
+        }
+    }
+
+    #[test]
+    fn rounds_that_disagree_decide_nothing() {
+        let mut candidate = steady(90);
+        candidate.ns[..25].fill(70_000);
+        let report = decide(&steady(100), &candidate);
+        let between = decide(&steady(100), &Samples { ns: [[70_000; 25], [120_000; 25]].concat(), ..candidate });
+        assert_eq!(between.outcome, Outcome::Inconclusive, "{}", between.summary);
+        assert_eq!(report.outcome, Outcome::Pass, "{}", report.summary);
+    }
+
+    #[test]
+    fn few_rounds_decide_nothing() {
+        let few = Samples { ns: vec![1000; 4], rounds: vec![1, 1, 1, 1] };
+        assert_eq!(decide(&few, &few).outcome, Outcome::Inconclusive);
+        let old = Samples { ns: vec![1000; 50], rounds: Vec::new() };
+        assert_eq!(decide(&old, &steady(1)).outcome, Outcome::Inconclusive);
+    }
+
+    #[test]
+    fn the_same_samples_always_give_the_same_interval() {
+        let samples = [(); 2].map(|()| {
+            let generator = &mut ChaCha8Rng::seed_from_u64(3);
+            SpeedUp::between(&noisy(100.0, generator), &noisy(90.0, generator))
+        });
+        assert_eq!(samples[0], samples[1]);
+    }
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Makes, on a machine with a GPU, the records that the README shows, and puts every stage through compute-sanitizer.
+#
+#   scripts/h200.sh OUT [SECTION]...
+#
+# OUT gets the records (OUT/records) and everything that the tools say (OUT/log); a short table of each section is printed.
+# SECTIONs, all of them unless some are named:
+#   doctor     what this machine has
+#   run        the gates for every stage, standard shapes, both masks
+#   odd        the gates for every stage on sizes that divide nothing
+#   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
+#   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
+#
+# Environment:
+#   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
+#   PYTHON     the Python that has PyTorch [default: python3]
+#   STAGES     the stages to sanitise [default: all]
+#   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
+#
+# Exits with 0 if everything holds, 1 if a gate failed or a tool found an error, 2 on a mistake.
+set -uo pipefail
+
+usage() { sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//'; }
+
+if [ $# -lt 1 ] || [ "$1" = "-h" ] || [ "$1" = "--help" ]; then
+    usage
+    exit 2
+fi
+mkdir -p "$1/records" "$1/log" || exit 2
+out=$(cd "$1" && pwd)
+shift
+all="doctor run odd ladder sanitizer"
+sections=${*:-$all}
+for section in $sections; do
+    case " $all " in
+    *" $section "*) ;;
+    *)
+        echo "error: section \`$section\` is unknown (valid: $all)" >&2
+        exit 2
+        ;;
+    esac
+done
+
+# A relative path is meant from where the script was called.
+[ -n "${EIGHTFOLD:-}" ] && EIGHTFOLD=$(realpath -m "$EIGHTFOLD")
+cd "$(dirname "$0")/.." || exit 2
+eightfold=${EIGHTFOLD:-$PWD/target/release/eightfold}
+if [ ! -x "$eightfold" ]; then
+    if [ -n "${EIGHTFOLD:-}" ]; then
+        echo "error: EIGHTFOLD names $eightfold, which is not a program" >&2
+        exit 2
+    fi
+    cargo build --release || exit 2
+fi
+python=${PYTHON:-python3}
+failed=0
+
+# Runs a job, keeps all that it says, and shows how it ended and how long it took.
+job() {
+    local name=$1 start=$SECONDS code
+    shift
+    "$@" >"$out/log/$name.txt" 2>"$out/log/$name.err"
+    code=$?
+    printf '%-24s exit %d after %d s\n' "$name" "$code" $((SECONDS - start))
+    if [ $code -ne 0 ]; then
+        failed=1
+        tail -n 3 "$out/log/$name.err" | sed 's/^/    /'
+    fi
+    return $code
+}
+
+# The lines of a log that a person wants at once: whatever is not a row that passed.
+troubles() {
+    grep -E 'FAIL|INVALID|UNAVAILABLE' "$out/log/$1.txt" | cut -c1-160 | head -n 20
+}
+
+section_doctor() {
+    job doctor "$eightfold" doctor --python "$python" --out "$out/records"
+    grep -E '^[+-] (GPU|NVRTC|PyTorch|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
+}
+
+section_run() {
+    job run "$eightfold" run --kernel ladder --out "$out/records" || troubles run
+    job run-causal "$eightfold" run --kernel ladder --causal --out "$out/records" || troubles run-causal
+}
+
+section_odd() {
+    job odd "$eightfold" run --kernel ladder --odd --out "$out/records" || troubles odd
+}
+
+section_ladder() {
+    local name
+    for name in ladder ladder-causal; do
+        local mask=()
+        [ "$name" = ladder-causal ] && mask=(--causal)
+        job "$name" "$eightfold" --kernel ladder ${mask[@]+"${mask[@]}"} --peer torch --python "$python" \
+            --out "$out/records" || troubles "$name"
+        cut -c1-180 "$out/log/$name.txt"
+    done
+}
+
+sanitizer_program() {
+    local folder
+    if command -v compute-sanitizer; then return; fi
+    for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /opt/cuda; do
+        for folder in "$folder/bin" "$folder/compute-sanitizer"; do
+            if [ -x "$folder/compute-sanitizer" ]; then
+                echo "$folder/compute-sanitizer"
+                return
+            fi
+        done
+    done
+    return 1
+}
+
+# One tile, a tail, several tiles with a tail; the last stages of the ladder differ in what they do with each.
+shapes=(small 1,2,77,64 1,1,300,64)
+
+section_sanitizer() {
+    local program stages stage tool name code line
+    if ! program=$(sanitizer_program); then
+        echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
+        failed=1
+        return
+    fi
+    # The answer to a name that does not exist lists those that do.
+    stages=${STAGES:-$("$eightfold" run --variant ladder:no-such-stage 2>&1 | sed 's/.*valid: //; s/[),]//g')}
+    local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
+    printf '%-20s' stage
+    printf '%-14s' $tools
+    printf '\n'
+    for stage in $stages; do
+        # Compiled and cached first: the tools need only watch the kernel.
+        "$eightfold" run --variant "ladder:$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
+            --out "$out/records" >"$out/log/plain-$stage.txt" 2>&1 || failed=1
+        printf '%-20s' "$stage"
+        for tool in $tools; do
+            name=$tool-$stage
+            "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "ladder:$stage" \
+                --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
+            code=$?
+            line=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
+            if [ $code -eq 0 ]; then
+                printf '%-14s' "${line:-clean}"
+            else
+                failed=1
+                printf '%-14s' "${line:-exit} ($code)"
+            fi
+        done
+        printf '\n'
+    done
+}
+
+for section in $sections; do
+    printf '== %s\n' "$section"
+    "section_$section"
+done
+exit $failed
