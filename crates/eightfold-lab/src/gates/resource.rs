@@ -1,6 +1,6 @@
 //! The resource gate: what the compiler says a kernel takes, against what it may take.
 
-use super::resource_limits::{ResourceLimits, ResourcePolicy};
+use super::resource_limits::{ResourceLimits, ResourcePolicy, WarpTile};
 use super::{Check, Gate, GateReport, Outcome};
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Cubin, Program, Resources};
@@ -155,7 +155,7 @@ pub fn examine(
         }
         Err(error) => Built::unavailable(error),
         Ok(cubin) => Built {
-            gate: judge(&cubin.resources, &policy.limits(arch, specialisation.head_dim)),
+            gate: judge(&cubin.resources, &policy.limits(arch, WarpTile::of(config, specialisation.head_dim))),
             build: Some(Build::of(&cubin, config.threads())),
         },
     }
@@ -232,7 +232,7 @@ mod tests {
     use eightfold::cuda::ladder;
 
     fn limits() -> ResourceLimits {
-        let mut limits = Thresholds::embedded().resource.limits(Arch::Sm89, 64);
+        let mut limits = Thresholds::embedded().resource.limits(Arch::Sm89, WarpTile { rows: 16, head_dim: 64 });
         limits.registers = 120;
         limits
     }

@@ -1,6 +1,7 @@
-//! What a kernel may take of a multiprocessor, per architecture and head dim.
+//! What a kernel may take of a multiprocessor, per architecture and by what its warps hold.
 
 use eightfold::cuda::Arch;
+use eightfold::cuda::ladder::Config;
 use eightfold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ pub struct ResourcePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultLimits {
-    /// Registers per thread, where the target lists none for the head dim.
+    /// Registers per thread, where the target lists none for what a warp holds.
     pub registers: u32,
     /// Bytes written to local memory because registers ran out.
     pub spill_store_bytes: usize,
@@ -37,27 +38,42 @@ pub struct DefaultLimits {
 pub struct TargetLimits {
     /// Shared memory of one block, static and dynamic together.
     pub shared_bytes: usize,
-    /// Registers per thread for kernels of a head dim.
+    /// Registers per thread, by the sums that a warp holds.
     #[serde(default)]
-    pub registers: BTreeMap<HeadDim, u32>,
+    pub registers: BTreeMap<WarpTile, u32>,
 }
 
-/// Channels per head as a key: JSON and TOML know text alone there.
+/// The sums that a warp holds, rows by channels, as a key such as `16x64`: JSON and TOML know text alone there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct HeadDim(pub usize);
+pub struct WarpTile {
+    /// Query rows.
+    pub rows: usize,
+    /// Channels per head.
+    pub head_dim: usize,
+}
 
-impl From<HeadDim> for String {
-    fn from(head_dim: HeadDim) -> String {
-        head_dim.0.to_string()
+impl WarpTile {
+    /// What a warp of this config holds.
+    pub fn of(config: &Config, head_dim: usize) -> Self {
+        WarpTile { rows: config.rows_per_warp(), head_dim }
     }
 }
 
-impl TryFrom<String> for HeadDim {
+impl From<WarpTile> for String {
+    fn from(tile: WarpTile) -> String {
+        format!("{}x{}", tile.rows, tile.head_dim)
+    }
+}
+
+impl TryFrom<String> for WarpTile {
     type Error = String;
 
     fn try_from(text: String) -> std::result::Result<Self, String> {
-        text.parse().map(HeadDim).map_err(|_| format!("`{text}` is not a head dim"))
+        let sizes = text.split_once('x').and_then(|(rows, head_dim)| rows.parse().ok().zip(head_dim.parse().ok()));
+        sizes
+            .map(|(rows, head_dim)| WarpTile { rows, head_dim })
+            .ok_or_else(|| format!("`{text}` is not rows x channels of a warp, such as 16x64"))
     }
 }
 
@@ -73,10 +89,10 @@ pub struct ResourceLimits {
 }
 
 impl ResourcePolicy {
-    /// The limits of a kernel of this head dim on this architecture.
-    pub fn limits(&self, arch: Arch, head_dim: usize) -> ResourceLimits {
+    /// The limits of a kernel whose warps hold this much, on this architecture.
+    pub fn limits(&self, arch: Arch, tile: WarpTile) -> ResourceLimits {
         let target = self.targets.get(&arch.to_string());
-        let registers = target.and_then(|target| target.registers.get(&HeadDim(head_dim)));
+        let registers = target.and_then(|target| target.registers.get(&tile));
         ResourceLimits {
             registers: registers.copied().unwrap_or(self.default.registers),
             shared_bytes: target.map_or(arch.max_shared_bytes(), |target| target.shared_bytes),
@@ -102,25 +118,35 @@ impl ResourcePolicy {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::gates::Thresholds;
-    use eightfold::cuda::Arch;
+
+    const USUAL: WarpTile = WarpTile { rows: 16, head_dim: 64 };
 
     #[test]
-    fn a_target_overrides_the_default_for_the_head_dims_it_lists() {
+    fn a_target_overrides_the_default_for_what_it_lists() {
         let mut policy = Thresholds::embedded().resource;
         policy.default.registers = 7;
         let target = policy.targets.get_mut("sm_90").unwrap();
         target.registers.clear();
-        target.registers.insert(super::HeadDim(64), 99);
-        assert_eq!(policy.limits(Arch::Sm90, 64).registers, 99);
-        assert_eq!(policy.limits(Arch::Sm90, 128).registers, 7);
+        target.registers.insert(USUAL, 99);
+        assert_eq!(policy.limits(Arch::Sm90, USUAL).registers, 99);
+        assert_eq!(policy.limits(Arch::Sm90, WarpTile { rows: 32, ..USUAL }).registers, 7);
     }
 
     #[test]
     fn shared_memory_is_limited_by_the_architecture_alone() {
         let policy = Thresholds::embedded().resource;
         for arch in Arch::ALL {
-            assert_eq!(policy.limits(*arch, 64).shared_bytes, arch.max_shared_bytes());
+            assert_eq!(policy.limits(*arch, USUAL).shared_bytes, arch.max_shared_bytes());
+        }
+    }
+
+    #[test]
+    fn what_a_warp_holds_reads_back_what_it_prints() {
+        assert_eq!(WarpTile::try_from(String::from(USUAL)), Ok(USUAL));
+        for bad in ["64", "16x", "x64", "16 x 64"] {
+            assert!(WarpTile::try_from(bad.to_string()).is_err(), "{bad}");
         }
     }
 }

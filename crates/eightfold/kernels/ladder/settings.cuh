@@ -13,6 +13,10 @@ constexpr int COMPUTE_THREADS = 32 * WARPS;
 constexpr int COPY_THREADS = 32 * (PRODUCERS ? PRODUCERS : WARPS);
 constexpr int THREADS = 32 * (WARPS + PRODUCERS);
 
+// Blocks that a multiprocessor must have room for. Registers are given out by fours of warps: left alone, the compiler
+// takes more than 168 for a block of five, and then one fits where two did. Wider heads need them all.
+constexpr int BLOCKS = THREADS == 160 && HEAD_DIM <= 64 ? 2 : 1;
+
 // A warp has some rows of the tile of queries and, of every tile of keys, the part of its group.
 constexpr int ROW_WARPS = WARPS / KEY_GROUPS;
 constexpr int WARP_ROWS = TILE_QUERIES / ROW_WARPS;

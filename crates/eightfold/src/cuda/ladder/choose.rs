@@ -12,7 +12,7 @@ pub fn choose(problem: &Problem, multiprocessors: usize) -> (Config, &'static st
     let tall = stage("tall-tiles");
     let tall_tiles = query_len.div_ceil(tall.tile_queries) * query_heads * batch;
     if key_len <= 64 {
-        let config = Config { tile_keys: 32, blocks: 1, ..stage("unpack") };
+        let config = Config { tile_keys: 32, ..stage("unpack") };
         return (config, "few keys: small tiles arrive sooner (3.8 at 1,8,32,64; 4.8 with split keys)");
     }
     if tall_tiles < multiprocessors {

@@ -37,8 +37,6 @@ pub struct Config {
     pub warps: usize,
     /// Groups of warps that share the keys of every tile, and merge their sums at the end.
     pub key_groups: usize,
-    /// Blocks that a multiprocessor is to hold at a time: the more, the fewer registers each thread may use.
-    pub blocks: usize,
 }
 
 knob_values! {
@@ -147,7 +145,6 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "tile_keys", values: &["32", "64", "128"], what: "keys per tile (TILE_N)" },
     Knob { name: "warps", values: &["2", "4", "8"], what: "warps that compute (NUM_WARPS)" },
     Knob { name: "key_groups", values: &["1", "2", "4"], what: "groups of warps that share the keys of a tile" },
-    Knob { name: "blocks", values: &["1", "2", "3", "4"], what: "blocks per multiprocessor to leave registers for" },
 ];
 
 /// The head dims that the kernel is written for.
@@ -162,11 +159,6 @@ impl Config {
     /// Threads of a block.
     pub fn threads(&self) -> usize {
         32 * (self.warps + self.producers)
-    }
-
-    /// Registers that a thread may use at most: a multiprocessor has 65536, and gives them out in eights.
-    pub fn register_cap(&self) -> usize {
-        (65536 / (self.threads() * self.blocks.max(1)) / 8 * 8).min(255)
     }
 
     /// Tiles of K and V that are in shared memory at a time.
@@ -195,7 +187,6 @@ impl Config {
             ("warps", self.warps, &[2, 4, 8]),
             ("producers", self.producers, &[0, 1, 2]),
             ("key_groups", self.key_groups, &[1, 2, 4]),
-            ("blocks", self.blocks, &[1, 2, 3, 4]),
         ];
         for (name, value, allowed) in listed {
             if !allowed.contains(&value) {
@@ -218,18 +209,6 @@ impl Config {
                 "tile_queries",
                 format!("{} rows do not divide into 16 or 32 for each of {row_warps} warps", self.tile_queries),
                 format!("set tile_queries={} or {}", 16 * row_warps, 32 * row_warps),
-            ));
-        }
-        if self.blocks > 1 && self.register_cap() == (Config { blocks: self.blocks - 1, ..*self }).register_cap() {
-            return Err(Error::invalid(
-                "blocks",
-                format!(
-                    "{} blocks of {} threads leave as many registers as {}",
-                    self.blocks,
-                    self.threads(),
-                    self.blocks - 1
-                ),
-                "set fewer or more",
             ));
         }
         if self.softmax != Softmax::Fused && self.key_groups > 1 {
@@ -335,7 +314,6 @@ impl Config {
             "tile_keys" => self.tile_keys = number()?,
             "warps" => self.warps = number()?,
             "key_groups" => self.key_groups = number()?,
-            "blocks" => self.blocks = number()?,
             _ => {
                 let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
                 return Err(suggest::unknown("knob", knob, &names));
@@ -359,7 +337,6 @@ impl Config {
             "tile_keys" => self.tile_keys.to_string(),
             "warps" => self.warps.to_string(),
             "key_groups" => self.key_groups.to_string(),
-            "blocks" => self.blocks.to_string(),
             _ => return None,
         })
     }
@@ -426,8 +403,6 @@ mod tests {
             ("baseline,key_groups=2", "key_groups"),
             ("baseline,key_groups=2,warps=8", "key_groups"),
             ("split-keys,tile_keys=32", "key_groups"),
-            ("baseline,blocks=2", "blocks"),
-            ("baseline,blocks=9", "blocks"),
             ("pv=wmma", "pv"),
             ("tile=64", "knob"),
             ("fastest", "stage"),

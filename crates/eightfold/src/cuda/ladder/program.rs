@@ -76,7 +76,6 @@ impl Specialisation {
             ("TILE_KEYS", config.tile_keys.to_string()),
             ("WARPS", config.warps.to_string()),
             ("KEY_GROUPS", config.key_groups.to_string()),
-            ("BLOCKS", config.blocks.to_string()),
             ("SHARED_BYTES", shared.to_string()),
         ];
         Program { file: "ladder/attention.cu", entry: "ladder_attention", defines, dynamic_shared_bytes: shared }

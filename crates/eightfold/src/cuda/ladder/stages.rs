@@ -28,7 +28,6 @@ const BASELINE: Config = Config {
     tile_keys: 64,
     warps: 4,
     key_groups: 1,
-    blocks: 1,
 };
 const ASYNC_COPY: Config = Config { copy: Copy::Async2, ..BASELINE };
 const SIMD_PV: Config = Config { pv: Pv::Simd, ..ASYNC_COPY };
@@ -36,8 +35,7 @@ const MMA_PV: Config = Config { pv: Pv::Mma, ..SIMD_PV };
 const REUSE_SCORES: Config = Config { softmax: Softmax::Reuse, ..MMA_PV };
 const FUSED_SOFTMAX: Config = Config { softmax: Softmax::Fused, ..REUSE_SCORES };
 const THREE_STAGE: Config = Config { copy: Copy::Async3, ..FUSED_SOFTMAX };
-// A fifth warp makes room for two blocks alone where there was room for three; two are kept.
-const WARP_SPECIALISED: Config = Config { producers: 1, blocks: 2, ..THREE_STAGE };
+const WARP_SPECIALISED: Config = Config { producers: 1, ..THREE_STAGE };
 const PERSISTENT: Config = Config { schedule: Schedule::Persistent, ..WARP_SPECIALISED };
 const FAST_EXP: Config = Config { exp: Exp::Polynomial, ..PERSISTENT };
 const SWIZZLE: Config = Config { banks: Banks::Swizzled, ..FAST_EXP };
@@ -50,11 +48,10 @@ const UNPACK: Config = Config {
     exp: Exp::Hardware,
     schedule: Schedule::Grid,
     producers: 0,
-    blocks: 3,
     ..FP8_MMA
 };
-const SPLIT_KEYS: Config = Config { tile_queries: 32, tile_keys: 128, key_groups: 2, blocks: 1, ..UNPACK };
-const TALL_TILES: Config = Config { tile_queries: 128, blocks: 1, ..UNPACK };
+const SPLIT_KEYS: Config = Config { tile_queries: 32, tile_keys: 128, key_groups: 2, ..UNPACK };
+const TALL_TILES: Config = Config { tile_queries: 128, ..UNPACK };
 
 /// Every stage, from the plain baseline to the best.
 pub const STAGES: &[Stage] = &[
@@ -90,7 +87,7 @@ impl Stage {
         match self.config.rows_per_warp() {
             32 => Config { warps: 2 * warps, ..self.config },
             _ if self.config.key_groups > 1 => self.config,
-            _ => Config { tile_keys: tile_keys / 2, blocks: 1, ..self.config },
+            _ => Config { tile_keys: tile_keys / 2, ..self.config },
         }
     }
 }
