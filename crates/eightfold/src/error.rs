@@ -5,7 +5,7 @@ use std::fmt;
 /// The result of every fallible call in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A mistake in an argument, or something this machine cannot do.
+/// A mistake in an argument, something this machine cannot do, or a fault of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,6 +25,15 @@ pub enum Error {
         /// Why it is not to be had.
         reason: String,
         /// What would make it available, or what to use instead.
+        fix: String,
+    },
+    /// A call of the device's driver failed.
+    Device {
+        /// The driver's function.
+        call: String,
+        /// CUDA's name for what happened, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
+        name: String,
+        /// What to do about it.
         fix: String,
     },
 }
@@ -48,6 +57,7 @@ impl fmt::Display for Error {
             Error::Unavailable { what, reason, fix } => {
                 write!(f, "{what} is not available: {reason}; {fix}")
             }
+            Error::Device { call, name, fix } => write!(f, "{call}: {name}; {fix}"),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Problem → (backend, kernel, config), and why.
 
 use crate::cpu;
+use crate::cuda::{self, ladder};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::problem::Problem;
-use crate::tensor::{Dims, Fp8Tensor, Layout};
+use crate::tensor::{Dims, Fp8Tensor, Granularity, Layout};
 use crate::variant::Variant;
 
 /// What will run for a problem.
@@ -13,6 +14,8 @@ pub struct Plan {
     problem: Problem,
     variant: Variant,
     considered: Vec<Considered>,
+    /// What runs where the tensors have scales that the device's kernel cannot use; none in a plan made by name.
+    fallback: Option<cpu::Config>,
 }
 
 /// A variant that the plan looked at, and what it decided.
@@ -38,28 +41,44 @@ pub struct RunReport {
 }
 
 impl Plan {
-    /// The fastest variant that this machine can run for the problem.
+    /// The fastest variant that this machine can run for the problem: on its CUDA device if there is one that can, else
+    /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for.
+    ///
+    /// Scales are known only when the plan runs: where K or V has blocks of scales that do not suit the tiles of the
+    /// device's kernel, the CPU computes instead.
     pub fn new(problem: &Problem) -> Result<Self> {
         let mut considered: Vec<Considered> = cpu::candidates(problem)
             .into_iter()
             .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
             .collect();
         considered.sort_by_key(|candidate| !candidate.chosen);
-        let variant = considered[0].variant;
-        Ok(Plan { problem: *problem, variant, considered })
+        let Variant::Cpu(best_on_cpu) = considered[0].variant else { unreachable!("candidates of the CPU") };
+        let on_device = cuda::choose(problem)?;
+        let fallback = on_device.chosen.then_some(best_on_cpu);
+        if on_device.chosen {
+            let cpu = &mut considered[0];
+            cpu.chosen = false;
+            cpu.reason = format!("where the scales of K or V do not suit the device's tiles: {}", cpu.reason);
+            considered.insert(0, on_device);
+        } else {
+            considered.push(on_device);
+        }
+        Ok(Plan { problem: *problem, variant: considered[0].variant, considered, fallback })
     }
 
     /// A plan that runs this variant and no other.
+    ///
+    /// A variant for a CUDA device can be planned and explained without one; running it then is an error.
     pub fn with_variant(problem: &Problem, variant: Variant) -> Result<Self> {
         match &variant {
             Variant::Cpu(config) => {
                 config.check()?;
                 config.check_machine()?;
             }
-            Variant::Ladder(config) => config.check()?,
+            Variant::Ladder(config) => check_ladder(config, problem)?,
         }
         let considered = vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
-        Ok(Plan { problem: *problem, variant, considered })
+        Ok(Plan { problem: *problem, variant, considered, fallback: None })
     }
 
     /// The problem.
@@ -86,7 +105,7 @@ impl Plan {
         }
         match &self.variant {
             Variant::Cpu(config) => text.push_str(&format!("how      {}\n", cpu::describe(config, &self.problem))),
-            Variant::Ladder(config) => text.push_str(&format!("how      {config}\n")),
+            Variant::Ladder(config) => text.push_str(&format!("how      {}\n", cuda::describe(config, &self.problem))),
         }
         text
     }
@@ -98,9 +117,12 @@ impl Plan {
         self.check_tensor("k", k, shape.key_dims())?;
         self.check_tensor("v", v, shape.key_dims())?;
         output.check(&self.problem)?;
-        match &self.variant {
-            Variant::Cpu(config) => cpu::run(config, &self.problem, q, k, v, output),
-            Variant::Ladder(_) => Err(Error::unavailable("CUDA", "not written yet", "wait")),
+        match (&self.variant, &self.fallback) {
+            (Variant::Cpu(config), _) => cpu::run(config, &self.problem, q, k, v, output),
+            (Variant::Ladder(config), Some(on_cpu)) if cuda::check_scales(config, &self.problem, k, v).is_err() => {
+                cpu::run(on_cpu, &self.problem, q, k, v, output)
+            }
+            (Variant::Ladder(config), _) => cuda::run(config, &self.problem, q, k, v, output),
         }
     }
 
@@ -134,6 +156,18 @@ impl Plan {
             ));
         }
         Ok(())
+    }
+}
+
+/// Whether the knobs suit each other and the problem: on this machine's device, or without one on any architecture.
+fn check_ladder(config: &ladder::Config, problem: &Problem) -> Result<()> {
+    let check = |arch| config.check_problem(problem, Granularity::Head, Granularity::Head, arch);
+    match cuda::driver::Device::default() {
+        Ok(device) => check(device.arch()),
+        Err(_) => {
+            let outcomes = cuda::Arch::ALL.iter().map(|arch| check(*arch));
+            outcomes.reduce(|first, second| first.or(second)).unwrap_or(Ok(()))
+        }
     }
 }
 

@@ -32,6 +32,7 @@ static EMBEDDED: &Table<'static> = embedded![
     "ptx/copy.cuh",
     "ptx/exponential.cuh",
     "ptx/matrix.cuh",
+    "quantize/quantize.cu",
 ];
 
 /// A source with every header that it reaches, and no other: what is not reached must not change its key.

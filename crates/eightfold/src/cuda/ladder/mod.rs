@@ -8,6 +8,6 @@ mod stages;
 
 pub use choose::choose;
 pub use config::{Banks, Config, Copy, Exp, KNOBS, Pv, Qk, Schedule, Softmax};
-pub use launch::Prepared;
+pub use launch::{Prepared, Tile, TileDump};
 pub use program::{Specialisation, shared_bytes};
 pub use stages::{STAGES, Stage, find as find_stage};

@@ -1,0 +1,234 @@
+//! Devices and what they say about themselves.
+
+use super::context::Context;
+use super::failure::outcome;
+use super::library::{driver_version, version_text};
+use super::memory::Buffer;
+use super::stream::Stream;
+use crate::cuda::arch::Arch;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
+use std::ffi::{CStr, c_char};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a device says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its place in the driver's list.
+    pub ordinal: usize,
+    /// Its name, such as `NVIDIA H200`.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Device memory.
+    pub memory_bytes: usize,
+    /// The second-level cache.
+    pub l2_bytes: usize,
+    /// The most shared memory that one block can have.
+    pub max_shared_bytes: usize,
+    /// The highest clock of the multiprocessors.
+    pub clock_khz: usize,
+    /// The version of the driver, such as `13.0`.
+    pub driver: String,
+}
+
+/// A device with its primary context. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Device {
+    info: Arc<DeviceInfo>,
+    arch: Arch,
+    context: Arc<Context>,
+}
+
+/// Free and total device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// What can still be allocated.
+    pub free_bytes: usize,
+    /// All there is.
+    pub total_bytes: usize,
+}
+
+impl Device {
+    /// The device of this ordinal; its own clear error for: no driver library, driver too old, no device, an
+    /// architecture that no kernel is compiled for. Opened once per process.
+    pub fn open(ordinal: usize) -> Result<Device> {
+        // One context object per device, so that everyone learns of its loss.
+        static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.iter().find(|device| device.info.ordinal == ordinal) {
+            return Ok(device.clone());
+        }
+        let driver = driver_version()?;
+        check_ordinal(ordinal, count()?)?;
+        let handle = handle(ordinal)?;
+        let info = describe(ordinal, handle, driver)?;
+        let arch = supported_arch(&info)?;
+        let context = Arc::new(Context::retain(ordinal, handle)?);
+        let device = Device { info: Arc::new(info), arch, context };
+        open.push(device.clone());
+        Ok(device)
+    }
+
+    /// Device 0, opened once per process.
+    #[expect(clippy::should_implement_trait, reason = "a trait's default cannot fail, and this is the default device")]
+    pub fn default() -> Result<Device> {
+        Device::open(0)
+    }
+
+    /// Every device of this machine, whether or not a kernel is compiled for it.
+    pub fn list() -> Result<Vec<DeviceInfo>> {
+        let driver = driver_version()?;
+        (0..count()?).map(|ordinal| describe(ordinal, handle(ordinal)?, driver)).collect()
+    }
+
+    /// What it says about itself.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The architecture that kernels are compiled for on this device.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Why nothing more can be done with the device in this process; none while all is well.
+    pub fn loss(&self) -> Option<Error> {
+        self.context.loss()
+    }
+
+    /// A new stream.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+
+    /// Uninitialised device memory; too little left is [`Error::Unavailable`] with how much was asked and is left.
+    pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        Buffer::new(self.context.clone(), bytes)
+    }
+
+    /// How much device memory is left.
+    pub fn memory(&self) -> Result<MemoryInfo> {
+        let (free_bytes, total_bytes) = super::memory::free_and_total_bytes(&self.context)?;
+        Ok(MemoryInfo { free_bytes, total_bytes })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+fn count() -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: the driver is initialised, and `count` outlives the call.
+    outcome("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+fn check_ordinal(ordinal: usize, count: usize) -> Result<()> {
+    if count == 0 {
+        return Err(Error::unavailable(
+            "CUDA",
+            "the driver finds no NVIDIA GPU that this process may use (CUDA_ERROR_NO_DEVICE)",
+            "run where there is one, check CUDA_VISIBLE_DEVICES, or use the cpu kernel",
+        ));
+    }
+    if ordinal >= count {
+        return Err(Error::invalid(
+            "device",
+            format!("there is no device {ordinal}: the driver lists {count}"),
+            format!("choose one of 0 to {}", count - 1),
+        ));
+    }
+    Ok(())
+}
+
+fn handle(ordinal: usize) -> Result<CUdevice> {
+    let mut device = 0;
+    // The driver's own count bounds the ordinal.
+    // SAFETY: the driver is initialised, and `device` outlives the call.
+    outcome("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
+    Ok(device)
+}
+
+fn describe(ordinal: usize, device: CUdevice, driver: i32) -> Result<DeviceInfo> {
+    use CUdevice_attribute::*;
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: `device` came from the driver, and `value` outlives the call.
+        let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
+        outcome("cuDeviceGetAttribute", result).map(|()| value)
+    };
+    let size = |name| attribute(name).map(|value| usize::try_from(value).unwrap_or(0));
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the driver writes at most as many characters as it is told, the last a zero.
+    outcome("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device) })?;
+    let mut memory_bytes = 0;
+    // SAFETY: `device` came from the driver, and `memory_bytes` outlives the call.
+    outcome("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut memory_bytes, device) })?;
+    Ok(DeviceInfo {
+        ordinal,
+        // SAFETY: the call above succeeded and ended the name with a zero.
+        name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
+        capability: (
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: size(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_bytes,
+        l2_bytes: size(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        max_shared_bytes: size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        clock_khz: size(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        driver: version_text(driver),
+    })
+}
+
+fn supported_arch(info: &DeviceInfo) -> Result<Arch> {
+    let (major, minor) = info.capability;
+    Arch::of_capability(major, minor).ok_or_else(|| {
+        Error::unavailable(
+            format!("CUDA on {}", info.name),
+            format!(
+                "its compute capability is {major}.{minor}, and kernels are compiled for {}",
+                Arch::NAMES.join(", ")
+            ),
+            "use the cpu kernel, or another device",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(capability: (i32, i32)) -> DeviceInfo {
+        DeviceInfo {
+            ordinal: 0,
+            name: "NVIDIA A100".into(),
+            capability,
+            multiprocessors: 108,
+            memory_bytes: 40 << 30,
+            l2_bytes: 40 << 20,
+            max_shared_bytes: 163 << 10,
+            clock_khz: 1_410_000,
+            driver: "13.0".into(),
+        }
+    }
+
+    #[test]
+    fn an_architecture_without_kernels_is_named() {
+        assert_eq!(supported_arch(&info((9, 0))), Ok(Arch::Sm90));
+        let error = supported_arch(&info((8, 0))).unwrap_err().to_string();
+        assert!(error.starts_with("CUDA on NVIDIA A100 is not available: its compute capability is 8.0"), "{error}");
+    }
+
+    #[test]
+    fn an_ordinal_that_is_not_there_is_refused() {
+        assert_eq!(check_ordinal(1, 2), Ok(()));
+        let error = check_ordinal(2, 2).unwrap_err().to_string();
+        assert_eq!(error, "device: there is no device 2: the driver lists 2; choose one of 0 to 1");
+        assert!(check_ordinal(0, 0).unwrap_err().to_string().contains("CUDA_ERROR_NO_DEVICE"));
+    }
+}

@@ -1,0 +1,139 @@
+//! Modules: compiled code in the driver's hands, and the functions in it.
+
+use super::context::Context;
+use super::device::Device;
+use super::stream::Stream;
+use crate::cuda::compile::Cubin;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// Compiled code, loaded.
+#[derive(Debug)]
+pub(crate) struct Module {
+    context: Arc<Context>,
+    raw: CUmodule,
+}
+
+/// A kernel of a loaded module. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    module: Arc<Module>,
+    raw: CUfunction,
+}
+
+// SAFETY: the driver's functions may be called from any thread; the handle is a name, never dereferenced here.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing of a module changes.
+unsafe impl Sync for Module {}
+// SAFETY: as for the module, which lives as long.
+unsafe impl Send for Function {}
+// SAFETY: as for the module, which lives as long.
+unsafe impl Sync for Function {}
+
+/// How many blocks of how many threads, with how much shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grid {
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) dynamic_shared_bytes: usize,
+}
+
+impl Module {
+    pub(crate) fn load(device: &Device, cubin: &Cubin) -> Result<Arc<Module>> {
+        let context = device.context().clone();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image is a whole ELF file that outlives the call, and so does `raw`.
+        context.call("cuModuleLoadData", || unsafe { sys::cuModuleLoadData(&mut raw, cubin.image.as_ptr().cast()) })?;
+        Ok(Arc::new(Module { context, raw }))
+    }
+
+    /// The kernel of this name.
+    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function> {
+        let c_name = CString::new(name)
+            .map_err(|_| Error::invalid("entry", format!("{name:?} holds a zero"), "name a function"))?;
+        let mut raw = ptr::null_mut();
+        self.context.call("cuModuleGetFunction", || {
+            // SAFETY: the module is loaded, and the name and `raw` outlive the call.
+            unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, c_name.as_ptr()) }
+        })?;
+        Ok(Function { module: self.clone(), raw })
+    }
+}
+
+impl Function {
+    /// Lets launches ask for this much dynamic shared memory, which beyond 48 KiB must be allowed first.
+    pub(crate) fn allow_dynamic_shared(&self, bytes: usize) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // SAFETY: the function is of a loaded module.
+        self.module
+            .context
+            .call("cuFuncSetAttribute", || unsafe { sys::cuFuncSetAttribute(self.raw, attribute, value) })
+    }
+
+    /// How many blocks a multiprocessor can hold at a time.
+    pub(crate) fn blocks_per_multiprocessor(&self, threads: usize, dynamic_shared_bytes: usize) -> Result<usize> {
+        let mut blocks = 0;
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        self.module.context.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", || {
+            // SAFETY: the function is of a loaded module, and `blocks` outlives the call.
+            unsafe {
+                sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, self.raw, threads, dynamic_shared_bytes)
+            }
+        })?;
+        Ok(usize::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Puts a launch with one argument, passed by value, into the stream.
+    ///
+    /// # Safety
+    /// The kernel must take one parameter of this size and alignment, and what its pointers point at must be there
+    /// until the launch is done.
+    pub(crate) unsafe fn launch<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
+        let context = &self.module.context;
+        if !Arc::ptr_eq(context, stream.context()) {
+            return Err(Error::invalid(
+                "stream",
+                format!(
+                    "it is of device {}, but the kernel is loaded on device {}",
+                    stream.context().ordinal(),
+                    context.ordinal()
+                ),
+                "use one device for all",
+            ));
+        }
+        let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        let shared = u32::try_from(grid.dynamic_shared_bytes).unwrap_or(u32::MAX);
+        context.call("cuLaunchKernel", || {
+            // SAFETY: function and stream are alive; the argument is copied during the call, by the caller's word
+            // as large as the kernel's one parameter.
+            unsafe {
+                sys::cuLaunchKernel(
+                    self.raw,
+                    grid.blocks,
+                    1,
+                    1,
+                    grid.threads,
+                    1,
+                    1,
+                    shared,
+                    stream.raw(),
+                    parameters.as_mut_ptr(),
+                    ptr::null_mut(),
+                )
+            }
+        })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: waiting harms nothing; a kernel of the module may still run.
+        self.context.release(|| unsafe { sys::cuCtxSynchronize() });
+        // SAFETY: the module was loaded by `load` and is unloaded once.
+        self.context.release(|| unsafe { sys::cuModuleUnload(self.raw) });
+    }
+}

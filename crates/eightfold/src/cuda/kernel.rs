@@ -1,0 +1,73 @@
+//! Kernels that are compiled and loaded, each once per process and device.
+
+use super::compile::{Compiler, Cubin, Program};
+use super::driver::{Device, Function, Module};
+use crate::error::Result;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Loaded kernels that are kept although no one uses them: enough for every stage of the ladder on some shapes.
+const MOST_IDLE: usize = 256;
+
+/// A program, compiled and loaded on a device.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    module: Arc<Module>,
+    function: Function,
+    cubin: Cubin,
+}
+
+type Key = (usize, Program);
+
+impl Kernel {
+    /// The kernel of a program on a device: from memory, else from the compiler's cache, else compiled.
+    pub(crate) fn get(device: &Device, program: &Program) -> Result<Arc<Kernel>> {
+        static LOADED: OnceLock<Mutex<HashMap<Key, Arc<Kernel>>>> = OnceLock::new();
+        let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (device.info().ordinal, program.clone());
+        if let Some(kernel) = loaded().get(&key) {
+            return Ok(kernel.clone());
+        }
+        // Compiling may take a second: meanwhile others may look. If two compile the same, the first to end is kept.
+        let kernel = Arc::new(Kernel::load(device, program)?);
+        let mut loaded = loaded();
+        let idle = if loaded.len() >= MOST_IDLE {
+            loaded.extract_if(|_, kernel| Arc::strong_count(kernel) == 1).collect()
+        } else {
+            Vec::new()
+        };
+        let kernel = loaded.entry(key).or_insert(kernel).clone();
+        drop(loaded);
+        // Unloading waits for the device, so it is done without the lock.
+        drop(idle);
+        Ok(kernel)
+    }
+
+    fn load(device: &Device, program: &Program) -> Result<Kernel> {
+        if let Some(loss) = device.loss() {
+            return Err(loss);
+        }
+        let cubin = Compiler::find()?.compile(program, device.arch())?;
+        let module = Module::load(device, &cubin)?;
+        let function = module.function(&cubin.entry)?;
+        if program.dynamic_shared_bytes > 0 {
+            function.allow_dynamic_shared(program.dynamic_shared_bytes)?;
+        }
+        Ok(Kernel { module, function, cubin })
+    }
+
+    /// The program's function.
+    pub(crate) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Another function of the same file.
+    pub(crate) fn other_function(&self, name: &str) -> Result<Function> {
+        self.module.function(name)
+    }
+
+    /// What the compiler made.
+    pub(crate) fn cubin(&self) -> &Cubin {
+        &self.cubin
+    }
+}

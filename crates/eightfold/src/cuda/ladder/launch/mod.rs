@@ -1,0 +1,343 @@
+//! Host side of `kernels/ladder/attention.cu`: what is passed to it, and how many blocks.
+
+mod argument;
+mod dump;
+mod queue;
+mod work;
+
+pub use dump::{Tile, TileDump};
+
+use super::config::{Config, Pv, Schedule};
+use super::program::Specialisation;
+use crate::cuda::Arch;
+use crate::cuda::compile::Resources;
+use crate::cuda::counts::size;
+use crate::cuda::driver::{Device, Grid, Stream};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::tensor::{DeviceOutput, DeviceTensor};
+use crate::error::{Error, Result};
+use crate::plan::RunReport;
+use crate::problem::Problem;
+use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
+use argument::Attention;
+use queue::Queue;
+use std::sync::Arc;
+
+/// A variant compiled and loaded for one problem, ready to be launched any number of times.
+#[derive(Debug)]
+pub struct Prepared {
+    device: Device,
+    problem: Problem,
+    config: Config,
+    specialisation: Specialisation,
+    kernel: Arc<Kernel>,
+    grid: Grid,
+    blocks_per_multiprocessor: usize,
+    queue: Option<Queue>,
+}
+
+impl Prepared {
+    /// Compiles (or takes from the cache) and loads the kernel for tensors of this kind.
+    pub fn new(
+        device: &Device,
+        problem: &Problem,
+        config: &Config,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+    ) -> Result<Self> {
+        let specialisation = check_tensors(device.arch(), problem, config, q, k, v)?;
+        Prepared::specialised(device, problem, config, specialisation)
+    }
+
+    fn specialised(
+        device: &Device,
+        problem: &Problem,
+        config: &Config,
+        specialisation: Specialisation,
+    ) -> Result<Self> {
+        let units = work::units(problem, config)?;
+        let program = specialisation.program(config);
+        let dynamic_shared_bytes = program.dynamic_shared_bytes;
+        let kernel = Kernel::get(device, &program)?;
+        let threads = config.threads();
+        let blocks_per_multiprocessor = kernel.function().blocks_per_multiprocessor(threads, dynamic_shared_bytes)?;
+        if blocks_per_multiprocessor == 0 {
+            return Err(Error::unavailable(
+                format!("ladder:{config}"),
+                format!(
+                    "a block of {threads} threads with {} registers each and {dynamic_shared_bytes} bytes of shared \
+                     memory fits no multiprocessor of {}",
+                    kernel.cubin().resources.registers,
+                    device.info().name
+                ),
+                "set smaller tiles, fewer warps or fewer copy stages",
+            ));
+        }
+        let blocks = work::blocks(units, config, device.info().multiprocessors, blocks_per_multiprocessor);
+        let persistent = config.schedule == Schedule::Persistent;
+        Ok(Prepared {
+            device: device.clone(),
+            problem: *problem,
+            config: *config,
+            specialisation,
+            kernel,
+            grid: Grid { blocks, threads: threads as u32, dynamic_shared_bytes },
+            blocks_per_multiprocessor,
+            queue: persistent.then(|| Queue::new(device)).transpose()?,
+        })
+    }
+
+    /// The layout in which this config wants V.
+    pub fn value_layout(config: &Config) -> Layout {
+        match config.pv {
+            Pv::Unpack | Pv::Fp8 => Layout::Bhds,
+            Pv::Scalar | Pv::Simd | Pv::Mma => Layout::Bhsd,
+        }
+    }
+
+    /// What the compiler says about the kernel.
+    pub fn resources(&self) -> &Resources {
+        &self.kernel.cubin().resources
+    }
+
+    /// A hash of the machine code.
+    pub fn code_hash(&self) -> u64 {
+        self.kernel.cubin().code_hash
+    }
+
+    /// Blocks of a launch.
+    pub fn blocks(&self) -> usize {
+        self.grid.blocks as usize
+    }
+
+    /// Blocks that a multiprocessor can hold at a time.
+    pub fn blocks_per_multiprocessor(&self) -> usize {
+        self.blocks_per_multiprocessor
+    }
+
+    /// What a launch does: how many tiles it computes.
+    pub fn report(&self) -> RunReport {
+        RunReport { tiles: work::tiles(&self.problem, &self.config), ..RunReport::default() }
+    }
+
+    /// Puts one launch into the stream and returns at once. The tensors and the output must live until it is done.
+    ///
+    /// Nothing is allocated and nothing waits, so it may be captured into a graph. The tensors may be others than
+    /// those it was prepared for, if they are of the same kind. Launches may overlap if they are in different streams
+    /// and write different outputs; a graph must not be launched in two streams at a time.
+    pub fn launch(
+        &mut self,
+        stream: &Stream,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+        output: &mut DeviceOutput,
+    ) -> Result<()> {
+        let mut argument = self.argument(q, k, v, output)?;
+        if let Some(queue) = &mut self.queue {
+            argument.queue = queue.of(stream)?;
+        }
+        // SAFETY: the kernel takes this struct (its layout is tested against the device code's), whose pointers were
+        // checked to be of this device and of the problem's sizes; that they live is the caller's part.
+        unsafe { self.kernel.function().launch(stream, self.grid, &argument) }
+    }
+
+    /// Runs once in debug mode and returns the intermediate tiles of one unit of work. Waits for the stream.
+    pub fn dump(
+        &self,
+        stream: &Stream,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+        unit: usize,
+    ) -> Result<TileDump> {
+        let units = work::units(&self.problem, &self.config)?;
+        if unit >= units as usize {
+            return Err(Error::invalid(
+                "unit",
+                format!("{unit} is not one of the {units} units of work of {}", self.problem),
+                format!("choose one of 0 to {}", units - 1),
+            ));
+        }
+        let specialisation = Specialisation { dump: true, ..self.specialisation };
+        let mut debug = Prepared::specialised(&self.device, &self.problem, &self.config, specialisation)?;
+        let mut output = DeviceOutput::new(&self.device, &self.problem)?;
+        let (floats, tiles) = dump::floats_and_tiles(&self.problem, &self.config);
+        let mut values = vec![0.0f32; floats * tiles];
+        let buffer = self.device.allocate(size_of_val(values.as_slice()))?;
+        buffer.fill(stream, dump::UNTOUCHED)?;
+        let mut argument = debug.argument(q, k, v, &mut output)?;
+        argument.dump = buffer.pointer();
+        argument.dump_work = size("unit", unit)?;
+        if let Some(queue) = &mut debug.queue {
+            argument.queue = queue.of(stream)?;
+        }
+        // SAFETY: as in `launch`; the dump buffer is large enough for every key tile, and all live until the wait
+        // below is over.
+        unsafe { debug.kernel.function().launch(stream, debug.grid, &argument)? };
+        buffer.download(stream, &mut values)?;
+        Ok(TileDump::cut(&self.problem, &self.config, &values))
+    }
+
+    fn argument(
+        &self,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+        output: &mut DeviceOutput,
+    ) -> Result<Attention> {
+        let kind = check_tensors(self.device.arch(), &self.problem, &self.config, q, k, v)?;
+        if (Specialisation { dump: self.specialisation.dump, ..kind }) != self.specialisation {
+            return Err(Error::invalid(
+                "scales",
+                "their granularity is another than that of the tensors the kernel was prepared for",
+                "prepare the kernel for these tensors",
+            ));
+        }
+        output.check(&self.problem)?;
+        let context = self.device.context();
+        let tensors = [("q", q.context()), ("k", k.context()), ("v", v.context()), ("output", output.context())];
+        if let Some((name, other)) = tensors.iter().find(|(_, other)| !Arc::ptr_eq(other, context)) {
+            return Err(Error::invalid(
+                *name,
+                format!("is on device {}, but the kernel is on device {}", other.ordinal(), context.ordinal()),
+                "use one device for all",
+            ));
+        }
+        Attention::new(&self.problem, q, k, v, output)
+    }
+}
+
+/// What of a device tensor decides whether a kernel can take it.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    dims: Dims,
+    format: Fp8Format,
+    layout: Layout,
+    granularity: Granularity,
+    centred: bool,
+}
+
+impl Kind {
+    fn of(tensor: &DeviceTensor) -> Kind {
+        Kind {
+            dims: tensor.dims(),
+            format: tensor.format(),
+            layout: tensor.layout(),
+            granularity: tensor.granularity(),
+            centred: tensor.means().is_some(),
+        }
+    }
+}
+
+fn check_tensors(
+    arch: Arch,
+    problem: &Problem,
+    config: &Config,
+    q: &DeviceTensor,
+    k: &DeviceTensor,
+    v: &DeviceTensor,
+) -> Result<Specialisation> {
+    check_kinds(arch, problem, config, [Kind::of(q), Kind::of(k), Kind::of(v)])
+}
+
+/// What the kernel for Q, K and V of these kinds is specialised for, if there is one.
+fn check_kinds(arch: Arch, problem: &Problem, config: &Config, [q, k, v]: [Kind; 3]) -> Result<Specialisation> {
+    let shape = problem.shape();
+    for (name, kind, dims) in [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())] {
+        if kind.dims != dims {
+            return Err(Error::invalid(
+                name,
+                format!("has dims {}, but the problem {problem} needs {dims}", kind.dims),
+                "give tensor and problem the same sizes",
+            ));
+        }
+        if kind.format != problem.input_format() {
+            return Err(Error::invalid(
+                name,
+                format!("is in {}, but the problem says {}", kind.format, problem.input_format()),
+                "quantise it to the same format, or set Problem::with_input_format",
+            ));
+        }
+        let transposed = kind.layout == Layout::Bhds;
+        let wanted = name == "v" && Prepared::value_layout(config) == Layout::Bhds;
+        if transposed != wanted {
+            let (is, fix) = match wanted {
+                true => ("is laid out", "lay V out transposed, as Layout::Bhds"),
+                false => ("is laid out transposed,", "lay it out as Layout::Bhsd or Layout::Bshd"),
+            };
+            return Err(Error::invalid(
+                name,
+                format!("{is} as {}, which pv={} does not read", kind.layout, config.pv),
+                fix,
+            ));
+        }
+    }
+    if q.centred {
+        return Err(Error::invalid(
+            "q",
+            "is centred, which softmax does not forgive in Q",
+            "quantise it without centring; K and V may be centred",
+        ));
+    }
+    config.check_problem(problem, k.granularity, v.granularity, arch)?;
+    Ok(Specialisation::new(problem, k.granularity, v.granularity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    fn problem() -> Problem {
+        Problem::new(Shape { query_len: 33, ..Shape::new(1, 2, 70, 64) }).unwrap()
+    }
+
+    fn kinds() -> [Kind; 3] {
+        let kind = |dims| Kind {
+            dims,
+            format: Fp8Format::E4m3,
+            layout: Layout::Bhsd,
+            granularity: Granularity::Head,
+            centred: false,
+        };
+        let shape = problem().shape();
+        [kind(shape.query_dims()), kind(shape.key_dims()), kind(shape.key_dims())]
+    }
+
+    fn check(config: &str, kinds: [Kind; 3]) -> Result<Specialisation> {
+        check_kinds(Arch::Sm90, &problem(), &config.parse().unwrap(), kinds)
+    }
+
+    #[test]
+    fn tensors_of_another_kind_are_refused_by_name() {
+        let [q, k, v] = kinds();
+        assert_eq!(check("baseline", kinds()).map(|kind| (kind.key_blocks, kind.value_blocks)), Ok((false, false)));
+        let refused = |config: &str, kinds| check(config, kinds).unwrap_err().to_string();
+        assert!(refused("baseline", [k, k, v]).starts_with("q: has dims [1, 2, 70, 64], but"));
+        let e5m2 = Kind { format: Fp8Format::E5m2, ..k };
+        assert!(refused("baseline", [q, e5m2, v]).starts_with("k: is in e5m2, but the problem says e4m3"));
+        let turned = Kind { layout: Layout::Bhds, ..v };
+        assert!(refused("baseline", [q, turned, v]).starts_with("k: is laid out transposed"));
+        assert!(refused("baseline", [q, k, turned]).starts_with("v: is laid out transposed"));
+        assert!(refused("unpack", [q, k, v]).starts_with("v: is laid out as bhsd, which pv=unpack does not read"));
+        assert!(check("unpack", [q, k, turned]).is_ok());
+        assert!(refused("baseline", [Kind { centred: true, ..q }, k, v]).starts_with("q: is centred"));
+        let blocks = Kind { granularity: Granularity::Block { rows: 48 }, ..k };
+        assert!(refused("baseline", [q, blocks, v]).starts_with("k scales: a scale for every 48 rows"));
+        let blocks = Kind { granularity: Granularity::Block { rows: 128 }, ..k };
+        assert_eq!(
+            check("baseline", [q, blocks, v]).map(|kind| (kind.key_blocks, kind.value_blocks)),
+            Ok((true, false))
+        );
+    }
+
+    #[test]
+    fn only_fp8_values_are_wanted_transposed() {
+        let layout = |config: &str| Prepared::value_layout(&config.parse().unwrap());
+        assert_eq!(layout("mma-pv"), Layout::Bhsd);
+        assert_eq!(layout("fp8-mma"), Layout::Bhds);
+        assert_eq!(layout("unpack"), Layout::Bhds);
+    }
+}

@@ -1,0 +1,252 @@
+//! FP8 tensors and outputs in device memory.
+
+mod lines;
+mod memory;
+mod output;
+
+pub use output::{DeviceOutput, RawOutput};
+
+use super::driver::{ALIGNMENT_BYTES, Context, Device, Stream, check_pointer};
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Strides};
+pub(crate) use lines::Lines;
+pub(crate) use memory::Memory;
+use std::sync::Arc;
+
+/// An FP8 tensor in device memory: codes, scales, and means where it was centred.
+///
+/// Its codes lie in lines: rows of channels, or for V also rows of keys ([`Layout::Bhds`]). A line starts at a multiple
+/// of 16 bytes and is padded to one with zeros.
+#[derive(Debug)]
+pub struct DeviceTensor {
+    dims: Dims,
+    layout: Layout,
+    format: Fp8Format,
+    granularity: Granularity,
+    lines: Lines,
+    codes: Memory,
+    scales: Memory,
+    means: Option<Memory>,
+}
+
+/// A caller's tensor in device memory, by its addresses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RawTensor {
+    /// The logical dimensions.
+    pub dims: Dims,
+    /// The number format of the codes.
+    pub format: Fp8Format,
+    /// The order of the dimensions in memory.
+    pub layout: Layout,
+    /// The address of the first code.
+    pub codes: u64,
+    /// Distances in codes. The innermost must be 1, the others multiples of 16; 0 repeats a batch or a head.
+    pub strides: Strides,
+    /// How much of the tensor shares a scale.
+    pub granularity: Granularity,
+    /// The address of the first scale, f32 in `[batch, head, block]` order.
+    pub scales: u64,
+    /// How many scales there are.
+    pub scale_count: usize,
+    /// The address of the channel means, f32 in `[batch, head, channel]` order, if the tensor was centred.
+    pub means: Option<u64>,
+}
+
+impl DeviceTensor {
+    /// Copies a tensor to the device, laid out as the kernel wants it: rows of channels, or for V also rows of keys
+    /// ([`Layout::Bhds`]), each padded to a multiple of 16 bytes.
+    ///
+    /// Waits for the stream, so that the tensor may be dropped.
+    pub fn upload(device: &Device, stream: &Stream, tensor: &Fp8Tensor, layout: Layout) -> Result<Self> {
+        let lines = Lines::padded(tensor.dims(), layout)?;
+        let codes = lines.lay_out(tensor);
+        let upload_f32 = |values: &[f32]| {
+            let buffer = device.allocate(size_of_val(values))?;
+            buffer.upload(stream, values)?;
+            Ok::<_, Error>(Memory::Owned(buffer))
+        };
+        let buffer = device.allocate(codes.len())?;
+        buffer.upload(stream, &codes)?;
+        Ok(DeviceTensor {
+            dims: tensor.dims(),
+            layout,
+            format: tensor.format(),
+            granularity: tensor.scales().granularity(),
+            lines,
+            codes: Memory::Owned(buffer),
+            scales: upload_f32(tensor.scales().values())?,
+            means: tensor.means().map(upload_f32).transpose()?,
+        })
+    }
+
+    /// A caller's tensor, used where it lies: nothing is copied, and nothing is freed.
+    ///
+    /// # Safety
+    /// The memory must hold what `raw` says, stay alive as long as the value is used, and not be written meanwhile.
+    /// Every code must be finite, and so must be what pads a line to 16 bytes; zeros are. Every scale must be finite
+    /// and positive. These are not checked, because that would need a wait for the device.
+    pub unsafe fn from_raw(device: &Device, raw: RawTensor) -> Result<Self> {
+        let RawTensor { dims, format, layout, granularity, .. } = raw;
+        let lines = raw.lines()?;
+        let context = device.context();
+        check_pointer(context, "codes", raw.codes, lines.extent_bytes(), true)?;
+        check_pointer(context, "scales", raw.scales, 4 * raw.scale_count, false)?;
+        if let Some(means) = raw.means {
+            check_pointer(context, "means", means, 4 * dims.batch * dims.heads * dims.head_dim, false)?;
+        }
+        let borrowed = |pointer| Memory::Borrowed { context: context.clone(), pointer };
+        Ok(DeviceTensor {
+            dims,
+            layout,
+            format,
+            granularity,
+            lines,
+            codes: borrowed(raw.codes),
+            scales: borrowed(raw.scales),
+            means: raw.means.map(borrowed),
+        })
+    }
+
+    /// A tensor of parts that a kernel fills.
+    pub(super) fn from_parts(
+        dims: Dims,
+        format: Fp8Format,
+        granularity: Granularity,
+        lines: Lines,
+        codes: Memory,
+        scales: Memory,
+    ) -> Self {
+        DeviceTensor { dims, layout: lines.layout(), format, granularity, lines, codes, scales, means: None }
+    }
+
+    /// The logical dimensions.
+    pub fn dims(&self) -> Dims {
+        self.dims
+    }
+
+    /// The order of the dimensions in memory.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The number format of the codes.
+    pub fn format(&self) -> Fp8Format {
+        self.format
+    }
+
+    /// How much of the tensor shares a scale.
+    pub fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
+    /// The address of the first code.
+    pub fn codes(&self) -> u64 {
+        self.codes.pointer()
+    }
+
+    /// The address of the first scale.
+    pub fn scales(&self) -> u64 {
+        self.scales.pointer()
+    }
+
+    /// The address of the first channel mean, if the tensor was centred.
+    pub fn means(&self) -> Option<u64> {
+        self.means.as_ref().map(Memory::pointer)
+    }
+
+    /// Copies the tensor to the host, into its own layout without padding, and waits for it.
+    ///
+    /// A scale or a code that is not finite, as quantising values that are not finite leaves them, is an error.
+    pub fn download(&self, stream: &Stream) -> Result<Fp8Tensor<'static>> {
+        let mut scales = vec![0.0f32; self.granularity.count(self.dims)];
+        self.scales.download(stream, &mut scales)?;
+        let mut lines = vec![0u8; self.lines.extent_bytes()];
+        self.codes.download(stream, &mut lines)?;
+        let codes = self.lines.gather(&lines);
+        let scales = crate::tensor::Scales::new(self.granularity, scales)?;
+        let tensor = Fp8Tensor::new(self.dims, self.layout, self.format, codes, scales)?;
+        match &self.means {
+            Some(means) => {
+                let mut values = vec![0.0f32; self.dims.batch * self.dims.heads * self.dims.head_dim];
+                means.download(stream, &mut values)?;
+                tensor.with_means(values)
+            }
+            None => Ok(tensor),
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.codes.context()
+    }
+}
+
+impl RawTensor {
+    /// The lines of the tensor, if its sizes, strides and counts are sound.
+    fn lines(&self) -> Result<Lines> {
+        let count = self.dims.checked_count()?;
+        if count == 0 {
+            return Err(Error::invalid("dims", format!("{} has a zero size", self.dims), "give positive sizes"));
+        }
+        if self.granularity == (Granularity::Block { rows: 0 }) {
+            return Err(Error::invalid("scales", "a block of 0 rows holds nothing", "give at least 1 row per block"));
+        }
+        let expected = self.granularity.count(self.dims);
+        if self.scale_count != expected {
+            return Err(Error::invalid(
+                "scales",
+                format!("{} scales {}, but dims {} need {expected}", self.scale_count, self.granularity, self.dims),
+                "give one scale for each unit of the granularity",
+            ));
+        }
+        Lines::strided(self.dims, self.layout, self.strides)
+    }
+}
+
+/// The next multiple of what lines are aligned to.
+pub(crate) fn padded_bytes(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIMS: Dims = Dims { batch: 2, heads: 3, len: 5, head_dim: 16 };
+
+    fn raw() -> RawTensor {
+        RawTensor {
+            dims: DIMS,
+            format: Fp8Format::E4m3,
+            layout: Layout::Bhsd,
+            codes: 0x1000,
+            strides: Layout::Bhsd.strides(DIMS),
+            granularity: Granularity::Head,
+            scales: 0x2000,
+            scale_count: 6,
+            means: None,
+        }
+    }
+
+    #[track_caller]
+    fn assert_refused(raw: RawTensor, expected: &str) {
+        let error = raw.lines().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_callers_tensor_must_be_sound() {
+        assert_eq!(raw().lines().unwrap().extent_bytes(), DIMS.count());
+        assert_refused(
+            RawTensor { scale_count: 5, ..raw() },
+            "scales: 5 scales per head, but dims [2, 3, 5, 16] need 6",
+        );
+        assert_refused(RawTensor { granularity: Granularity::Block { rows: 0 }, ..raw() }, "scales: a block of 0 rows");
+        assert_refused(RawTensor { dims: Dims { len: 0, ..DIMS }, ..raw() }, "dims: ");
+        let strides = Strides { row: 24, ..raw().strides };
+        assert_refused(RawTensor { strides, ..raw() }, "strides: ");
+    }
+}

@@ -1,0 +1,187 @@
+//! The ladder's stages against the float64 reference, through the plan and directly.
+
+use crate::support::{device, gaussian, relative_l2, tensors};
+use eightfold::cuda::attention_on;
+use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES};
+use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
+use eightfold::quantize::Quantizer;
+use eightfold::reference::Reference;
+use eightfold::{
+    Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant, reference,
+};
+
+fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
+    reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap()
+}
+
+/// The relative error that f16 weights leave, or FP8 ones.
+fn tolerance(config: &Config) -> f64 {
+    if config.pv == Pv::Fp8 { 0.04 } else { 0.004 }
+}
+
+#[test]
+fn every_stage_computes_attention() {
+    if device().is_none() {
+        return;
+    }
+    let shapes = [
+        Shape::new(1, 2, 200, 64),
+        Shape { query_heads: 4, kv_heads: 2, query_len: 70, key_len: 133, ..Shape::new(2, 4, 1, 128) },
+        Shape { query_len: 1, ..Shape::new(1, 2, 65, 64) },
+    ];
+    for stage in STAGES {
+        for shape in shapes {
+            let config = stage.at(shape.head_dim);
+            for causal in [false, true] {
+                let problem = Problem::new(shape).unwrap().with_lse(true);
+                let problem = if causal { problem.causal() } else { problem };
+                let inputs = tensors(&problem, 20);
+                let expected = expected(&problem, &inputs);
+                let plan = Plan::with_variant(&problem, Variant::Ladder(config)).unwrap();
+                let mut output = Output::zeros(&problem);
+                output.poison();
+                let [q, k, v] = &inputs;
+                plan.run(q, k, v, &mut output).unwrap();
+                let error = relative_l2(&output.values.to_f32(), &expected.values);
+                assert!(error < tolerance(&config), "{} {problem}: {error}", stage.name);
+                for (lse, expected) in output.lse.unwrap().iter().zip(&expected.lse) {
+                    assert!((f64::from(*lse) - expected).abs() < 5e-3, "{} {problem}", stage.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_short_way_takes_the_device() {
+    if device().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(1, 2, 130, 64)).unwrap().causal();
+    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "ladder");
+    let inputs = tensors(&problem, 21);
+    let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
+}
+
+#[test]
+fn scales_that_do_not_suit_the_tiles_go_to_the_cpu_unless_the_variant_was_named() {
+    if device().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(1, 2, 100, 64)).unwrap();
+    let dims = problem.shape().key_dims();
+    let quantizer = Quantizer::new(Fp8Format::E4m3).with_granularity(Granularity::Block { rows: 10 });
+    let inputs =
+        [30, 31, 32].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
+    let [q, k, v] = &inputs;
+    let output = eightfold::attention(&problem, q, k, v).unwrap();
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
+    let plan = Plan::with_variant(&problem, Variant::Ladder(Config::default())).unwrap();
+    let error = plan.run(q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
+    assert!(error.starts_with("k scales: a scale for every 10 rows changes within a tile"), "{error}");
+}
+
+#[test]
+fn scales_of_every_granularity_and_centred_tensors_are_used() {
+    if device().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(2, 2, 300, 64)).unwrap();
+    let dims = problem.shape().key_dims();
+    let config: Config = "fused-softmax".parse().unwrap();
+    for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 128 }] {
+        let plain = Quantizer::new(Fp8Format::E4m3).with_granularity(granularity);
+        let values = |seed| -> Vec<f32> { gaussian(dims.count(), seed).iter().map(|value| value + 0.7).collect() };
+        let inputs = [(plain, 40), (plain.centered(), 41), (plain.centered(), 42)]
+            .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
+        let [q, k, v] = &inputs;
+        let mut output = Output::zeros(&problem);
+        Plan::with_variant(&problem, Variant::Ladder(config)).unwrap().run(q, k, v, &mut output).unwrap();
+        let error = relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values);
+        assert!(error < 0.004, "{granularity}: {error}");
+    }
+}
+
+#[test]
+fn launches_repeat_in_a_graph_and_in_two_streams() {
+    let Some((device, stream)) = device() else { return };
+    let problem = Problem::new(Shape::new(2, 4, 200, 64)).unwrap().causal().with_output_format(OutputFormat::F16);
+    let inputs = tensors(&problem, 50);
+    let expected = expected(&problem, &inputs);
+    for config in ["persistent", "unpack"] {
+        let config: Config = config.parse().unwrap();
+        let layouts = [Layout::Bhsd, Layout::Bshd, Prepared::value_layout(&config)];
+        let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
+            DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
+        });
+        let mut prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
+        let other_stream = device.stream().unwrap();
+        let mut first = DeviceOutput::new(&device, &problem).unwrap();
+        let mut second = DeviceOutput::new(&device, &problem).unwrap();
+        let graph = stream.capture(&mut || prepared.launch(&stream, &q, &k, &v, &mut first)).unwrap();
+        for _ in 0..5 {
+            graph.launch(&stream).unwrap();
+            prepared.launch(&other_stream, &q, &k, &v, &mut second).unwrap();
+        }
+        let mut outputs = [Output::zeros(&problem), Output::zeros(&problem)];
+        // What an earlier launch wrote must not stand in for the last.
+        first.poison(&stream).unwrap();
+        graph.launch(&stream).unwrap();
+        first.download(&stream, &mut outputs[0]).unwrap();
+        second.download(&other_stream, &mut outputs[1]).unwrap();
+        for output in &outputs {
+            let error = relative_l2(&output.values.to_f32(), &expected.values);
+            assert!(error < tolerance(&config), "{config}: {error}");
+        }
+        assert_eq!(outputs[0], outputs[1]);
+    }
+}
+
+#[test]
+fn tensors_on_the_device_are_attended_in_either_layout_of_v() {
+    let Some((device, stream)) = device() else { return };
+    let problem = Problem::new(Shape::new(1, 4, 257, 64))
+        .unwrap()
+        .with_output_format(OutputFormat::Bf16)
+        .with_output_layout(Layout::Bshd)
+        .unwrap();
+    let inputs = tensors(&problem, 60);
+    let expected = expected(&problem, &inputs);
+    for layout in [Layout::Bhds, Layout::Bhsd] {
+        let upload = |index: usize, layout| DeviceTensor::upload(&device, &stream, &inputs[index], layout).unwrap();
+        let (q, k, v) = (upload(0, Layout::Bshd), upload(1, Layout::Bhsd), upload(2, layout));
+        let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
+        attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+        let mut output = Output::zeros(&problem);
+        on_device.download(&stream, &mut output).unwrap();
+        let dims = problem.shape().query_dims();
+        let strides = Layout::Bshd.strides(dims);
+        let values = output.values.to_f32();
+        let in_order: Vec<f32> = (0..dims.heads * dims.len)
+            .flat_map(|index| {
+                let offset = strides.row_offset(0, index / dims.len, index % dims.len);
+                values[offset..offset + dims.head_dim].to_vec()
+            })
+            .collect();
+        let error = relative_l2(&in_order, &expected.values);
+        assert!(error < 0.006, "{layout}: {error}");
+    }
+}
+
+#[test]
+fn a_dump_shows_the_tiles_of_one_unit() {
+    let Some((device, stream)) = device() else { return };
+    let problem = Problem::new(Shape::new(1, 1, 150, 64)).unwrap();
+    let inputs = tensors(&problem, 70);
+    let config: Config = "fused-softmax".parse().unwrap();
+    let [q, k, v] = inputs.map(|tensor| DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap());
+    let prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
+    let dump = prepared.dump(&stream, &q, &k, &v, 0).unwrap();
+    assert_eq!(dump.tiles.len(), 150usize.div_ceil(config.tile_keys));
+    for tile in &dump.tiles {
+        assert!(tile.row_maxima.iter().all(|maximum| maximum.is_finite()));
+        assert!(tile.row_sums.iter().all(|sum| *sum > 0.0));
+    }
+    assert!(prepared.dump(&stream, &q, &k, &v, 99).unwrap_err().to_string().starts_with("unit: 99"));
+}

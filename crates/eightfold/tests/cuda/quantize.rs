@@ -1,0 +1,139 @@
+//! Quantising on the device: the same bits as on the host.
+
+use crate::support::{device, gaussian};
+use eightfold::cuda::driver::{Device, Stream};
+use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues, Number, quantize};
+use eightfold::quantize::Quantizer;
+use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
+use half::{bf16, f16};
+
+const FORMATS: [Fp8Format; 2] = [Fp8Format::E4m3, Fp8Format::E5m2];
+
+fn granularities(len: usize) -> [Granularity; 6] {
+    [
+        Granularity::Tensor,
+        Granularity::Head,
+        Granularity::Block { rows: 1 },
+        Granularity::Block { rows: 17 },
+        Granularity::Block { rows: 128 },
+        Granularity::Block { rows: len + 1 },
+    ]
+}
+
+/// Values of many magnitudes, with zeros of both signs, a head of zeros, and the smallest numbers.
+fn values(dims: Dims, layout: Layout) -> Vec<f32> {
+    let mut values = gaussian(dims.count(), 11);
+    for (index, value) in values.iter_mut().enumerate() {
+        *value *= [1.0, 1e-3, 30.0, 0.0, -0.0, 1e-30, 1e-7][index % 7];
+    }
+    if dims.heads > 1 {
+        let strides = layout.strides(dims);
+        for row in 0..dims.len {
+            values[strides.row_offset(0, 1, row)..][..dims.head_dim].fill(0.0);
+        }
+    }
+    values[0] = f32::from_bits(1);
+    values
+}
+
+fn assert_same<T: Number>(device: &Device, stream: &Stream, values: &[T], dims: Dims, from: Layout) {
+    let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
+    for format in FORMATS {
+        for granularity in granularities(dims.len) {
+            for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds] {
+                let quantized = quantize(stream, &on_device, format, granularity, to).unwrap();
+                assert_eq!(quantized.check(stream), Ok(()));
+                let got = quantized.tensor().download(stream).unwrap();
+                let expected = Quantizer::new(format)
+                    .with_granularity(granularity)
+                    .with_layout(to)
+                    .quantize(values, dims, from)
+                    .unwrap();
+                assert_bits(&got, &expected, &format!("{dims} {from} to {to} {format} {granularity}"));
+            }
+        }
+    }
+}
+
+fn assert_bits(got: &Fp8Tensor, expected: &Fp8Tensor, what: &str) {
+    let bits = |tensor: &Fp8Tensor| tensor.scales().values().iter().map(|scale| scale.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(got), bits(expected), "scales of {what}");
+    let differs = got.codes().iter().zip(expected.codes()).position(|(got, expected)| got != expected);
+    assert_eq!(differs, None, "codes of {what}");
+}
+
+#[test]
+fn the_bits_are_those_of_the_host() {
+    let Some((device, stream)) = device() else { return };
+    for (batch, heads, len, head_dim) in
+        [(2, 3, 131, 64), (1, 2, 64, 128), (1, 1, 1, 8), (2, 2, 17, 72), (1, 2, 300, 200)]
+    {
+        let dims = Dims { batch, heads, len, head_dim };
+        for from in [Layout::Bhsd, Layout::Bshd] {
+            let values = values(dims, from);
+            assert_same(&device, &stream, &values, dims, from);
+            let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+            assert_same(&device, &stream, &halves, dims, from);
+            let brains: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+            assert_same(&device, &stream, &brains, dims, from);
+        }
+    }
+}
+
+#[test]
+fn the_padding_of_transposed_codes_is_zero() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 1, heads: 2, len: 21, head_dim: 64 };
+    let values = DeviceValues::upload(&device, &stream, &gaussian(dims.count(), 5), dims, Layout::Bhsd).unwrap();
+    let quantized = quantize(&stream, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
+    // The same memory, seen as a tensor whose keys include the padding.
+    let padded = Dims { len: 32, ..dims };
+    let raw = eightfold::cuda::tensor::RawTensor {
+        dims: padded,
+        format: Fp8Format::E4m3,
+        layout: Layout::Bhds,
+        codes: quantized.tensor().codes(),
+        strides: Layout::Bhds.strides(padded),
+        granularity: Granularity::Head,
+        scales: quantized.tensor().scales(),
+        scale_count: 2,
+        means: None,
+    };
+    // SAFETY: the memory is that of `quantized`, which lives longer.
+    let seen = unsafe { eightfold::cuda::tensor::DeviceTensor::from_raw(&device, raw) }.unwrap();
+    let codes = seen.download(&stream).unwrap();
+    for line in codes.codes().chunks(32) {
+        assert_eq!(line[21..], [0; 11]);
+    }
+}
+
+#[test]
+fn a_second_launch_forgets_the_first() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 1, heads: 2, len: 40, head_dim: 64 };
+    let upload = |values: &[f32]| DeviceValues::upload(&device, &stream, values, dims, Layout::Bhsd).unwrap();
+    let large = upload(&vec![100.0; dims.count()]);
+    let small_values = gaussian(dims.count(), 6);
+    let small = upload(&small_values);
+    let quantizer = DeviceQuantizer::new(&device, &large, Fp8Format::E4m3, Granularity::Head, Layout::Bhsd).unwrap();
+    let mut quantized = quantizer.allocate().unwrap();
+    quantizer.launch(&stream, &large, &mut quantized).unwrap();
+    quantizer.launch(&stream, &small, &mut quantized).unwrap();
+    let expected = eightfold::quantize(&small_values, dims).unwrap();
+    assert_bits(&quantized.tensor().download(&stream).unwrap(), &expected, "the second launch");
+}
+
+#[test]
+fn values_that_are_not_finite_are_found() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 2, heads: 2, len: 100, head_dim: 64 };
+    for (bad, word) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "an infinity")] {
+        let mut values = gaussian(dims.count(), 7);
+        values[Layout::Bhsd.strides(dims).row_offset(1, 0, 70) + 3] = bad;
+        let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+        let granularity = Granularity::Block { rows: 64 };
+        let quantized = quantize(&stream, &values, Fp8Format::E4m3, granularity, Layout::Bhsd).unwrap();
+        let error = quantized.check(&stream).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("values: {word} in batch 1, head 0, rows 64 to 99; ")), "{error}");
+    }
+}

@@ -1,0 +1,51 @@
+//! A device to test on, and values to test with.
+
+use eightfold::cuda::compile::Compiler;
+use eightfold::cuda::driver::{Device, Stream};
+use eightfold::{Fp8Tensor, Problem};
+
+/// Set where a missing device is a failure.
+const REQUIRED: &str = "EIGHTFOLD_REQUIRE_DEVICE";
+
+/// Device 0 with a stream, if there is one and kernels can be compiled for it.
+pub fn device() -> Option<(Device, Stream)> {
+    let opened = Device::default().and_then(|device| {
+        let stream = device.stream()?;
+        Compiler::find()?;
+        Ok((device, stream))
+    });
+    match opened {
+        Ok(opened) => Some(opened),
+        Err(error) if std::env::var_os(REQUIRED).is_some() => panic!("{REQUIRED} is set, but {error}"),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Values of N(0, 1), near enough: the sum of twelve uniform numbers.
+pub fn gaussian(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut uniform = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
+}
+
+/// Q, K and V with one scale per head.
+pub fn tensors(problem: &Problem, seed: u64) -> [Fp8Tensor<'static>; 3] {
+    let shape = problem.shape();
+    [(shape.query_dims(), seed), (shape.key_dims(), seed + 1), (shape.key_dims(), seed + 2)]
+        .map(|(dims, seed)| eightfold::quantize(&gaussian(dims.count(), seed), dims).unwrap())
+}
+
+pub fn relative_l2(values: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(values.len(), expected.len());
+    let error: f64 = values.iter().zip(expected).map(|(value, expected)| (f64::from(*value) - expected).powi(2)).sum();
+    let size: f64 = expected.iter().map(|expected| expected * expected).sum();
+    if error == 0.0 { 0.0 } else { (error / size).sqrt() }
+}
