@@ -282,7 +282,7 @@ fn check_kinds(arch: Arch, problem: &Problem, config: &Config, [q, k, v]: [Kind;
         ));
     }
     config.check_problem(problem, k.granularity, v.granularity, arch)?;
-    Ok(Specialisation::new(problem, k.granularity, v.granularity))
+    Ok(Specialisation::new(problem, q.granularity, k.granularity, v.granularity))
 }
 
 #[cfg(test)]
