@@ -45,6 +45,8 @@ struct Attention {
     }
 };
 
+static_assert(sizeof(Operand) == 48 && sizeof(Attention) == 248, "the host lays these out field by field");
+
 // One tile of queries of one head.
 struct Work {
     int index;

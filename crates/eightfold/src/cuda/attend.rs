@@ -2,7 +2,7 @@
 
 use super::compile::Compiler;
 use super::driver::{Device, Stream};
-use super::ladder::{Config, Prepared, STAGES};
+use super::ladder::{self, Config, Prepared, Pv, STAGES};
 use super::tensor::{DeviceOutput, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::output::Output;
@@ -17,9 +17,9 @@ const DEVICE_VARIABLE: &str = "EIGHTFOLD_DEVICE";
 
 /// Attention on tensors in device memory: puts one launch of the best kernel into the stream and returns at once.
 ///
-/// The best stage of the ladder runs that reads V as it lies, in rows or transposed
-/// ([`Layout::Bhds`]). Tensors and output must live until the launch is done. The first call for a kind of problem
-/// compiles its kernel; later ones find it in memory, and [`Prepared`] saves the search as well.
+/// V may lie in rows or, which is faster, transposed ([`Layout::Bhds`]). Tensors and output must live until the launch
+/// is done. The first call for a kind of problem compiles its kernel; later ones find it in memory, and [`Prepared`]
+/// saves the search as well.
 pub fn attention_on(
     stream: &Stream,
     problem: &Problem,
@@ -29,51 +29,69 @@ pub fn attention_on(
     output: &mut DeviceOutput,
 ) -> Result<()> {
     let device = stream.device();
-    let serves = |config: &Config| {
-        let transposed = Prepared::value_layout(config) == Layout::Bhds;
-        let fits = config.check_problem(problem, k.granularity(), v.granularity(), device.arch());
-        transposed == (v.layout() == Layout::Bhds) && fits.is_ok()
-    };
-    // If none serves, the default says why.
-    let config = best_stage(problem, serves).unwrap_or_default();
-    Prepared::new(device, problem, &config, q, k, v)?.launch(stream, q, k, v, output)
+    let serves =
+        |config: &Config| config.check_problem(problem, k.granularity(), v.granularity(), device.arch()).is_ok();
+    let candidates = candidates(problem, device.info().multiprocessors, v.layout());
+    // If none serves, the first says why.
+    let config = candidates.iter().find(|config| serves(config)).unwrap_or(&candidates[0]);
+    Prepared::new(device, problem, config, q, k, v)?.launch(stream, q, k, v, output)
 }
 
-/// The last stage of the ladder, which is the best, that serves.
-fn best_stage(problem: &Problem, serves: impl Fn(&Config) -> bool) -> Option<Config> {
-    STAGES.iter().rev().map(|stage| stage.at(problem.shape().head_dim)).find(serves)
+/// What may run with V in this layout, the best first: then, for scales that change within its tiles, the stages from
+/// the last to the first.
+fn candidates(problem: &Problem, multiprocessors: usize, layout: Layout) -> Vec<Config> {
+    let (best, _) = ladder::choose(problem, multiprocessors);
+    let stages = STAGES.iter().rev().map(|stage| stage.at(problem.shape().head_dim));
+    let reads = |config: Config| match layout {
+        Layout::Bhds => config,
+        Layout::Bhsd | Layout::Bshd if Prepared::value_layout(&config) == Layout::Bhds => {
+            Config { pv: Pv::Mma, ..config }
+        }
+        Layout::Bhsd | Layout::Bshd => config,
+    };
+    let transposed = layout == Layout::Bhds;
+    let fits = |config: &Config| (Prepared::value_layout(config) == Layout::Bhds) == transposed;
+    let small = [best, Config { tile_keys: 64, ..best }, Config { tile_keys: 32, key_groups: 1, ..best }];
+    let legal = |config: &Config| config.check().is_ok();
+    small.into_iter().chain(stages).map(reads).filter(fits).filter(legal).collect()
 }
 
 /// Whether this machine's device runs a problem, and with which config; an error if the environment is not understood.
 ///
 /// `EIGHTFOLD_DEVICE=cpu` in the environment keeps to the CPU.
 pub(crate) fn choose(problem: &Problem) -> Result<Considered> {
-    let config = best_stage(problem, |_| true).unwrap_or_default();
     let value = std::env::var_os(DEVICE_VARIABLE);
     let outcome = match is_kept_to_cpu(value.as_deref().map(|value| value.to_string_lossy()).as_deref())? {
         true => Err(format!("{DEVICE_VARIABLE}=cpu is set, which keeps to the CPU")),
-        false => check_device(&config, problem).map_err(|error| error.to_string()),
+        false => choose_on_device(problem).map_err(|error| error.to_string()),
     };
-    let chosen = outcome.is_ok();
-    Ok(Considered { variant: Variant::Ladder(config), chosen, reason: outcome.unwrap_or_else(|reason| reason) })
+    Ok(match outcome {
+        Ok((config, reason)) => Considered { variant: Variant::Ladder(config), chosen: true, reason },
+        Err(reason) => Considered {
+            variant: Variant::Ladder(ladder::choose(problem, USUAL_MULTIPROCESSORS).0),
+            chosen: false,
+            reason,
+        },
+    })
 }
 
-/// Why the config runs a problem on this machine's device, or why it cannot.
-fn check_device(config: &Config, problem: &Problem) -> Result<String> {
+/// Of an H200: what is assumed to name a config where there is no device.
+const USUAL_MULTIPROCESSORS: usize = 132;
+
+/// The config that runs a problem on this machine's device, and why; or why none can.
+fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
     let device = Device::default()?;
     if let Some(loss) = device.loss() {
         return Err(loss);
     }
+    let info = device.info();
+    let (config, reason) = ladder::choose(problem, info.multiprocessors);
     // The scales are known when the tensors are; per head is what suits every tile.
     config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch())?;
     let compiler = Compiler::find()?;
-    let info = device.info();
-    Ok(format!(
-        "{} ({}, {} multiprocessors) is there, and {} compiles for it",
-        info.name,
-        device.arch(),
-        info.multiprocessors,
-        compiler.version()
+    Ok((
+        config,
+        format!("{} ({}) is there, {} compiles for it; {reason}", info.name, device.arch(), compiler.version()),
     ))
 }
 
@@ -159,12 +177,18 @@ mod tests {
     #[test]
     fn values_in_rows_and_transposed_are_both_served() {
         for head_dim in [64, 128] {
-            let problem = Problem::new(Shape::new(1, 1, 64, head_dim)).unwrap();
-            for layout in [Layout::Bhsd, Layout::Bhds] {
-                let config = best_stage(&problem, |config| Prepared::value_layout(config) == layout).unwrap();
-                assert_eq!(config.check(), Ok(()), "{layout}");
+            for len in [32, 512, 4096] {
+                let problem = Problem::new(Shape::new(1, 8, len, head_dim)).unwrap();
+                for layout in [Layout::Bhsd, Layout::Bhds] {
+                    let candidates = candidates(&problem, 132, layout);
+                    assert!(candidates.len() > 2);
+                    for config in candidates {
+                        assert_eq!(config.check(), Ok(()), "{layout}");
+                        let transposed = Prepared::value_layout(&config) == Layout::Bhds;
+                        assert_eq!(transposed, layout == Layout::Bhds);
+                    }
+                }
             }
-            assert_eq!(best_stage(&problem, |_| false), None);
         }
     }
 }

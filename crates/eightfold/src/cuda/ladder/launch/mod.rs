@@ -160,6 +160,13 @@ impl Prepared {
                 format!("choose one of 0 to {}", units - 1),
             ));
         }
+        if self.config.key_groups > 1 {
+            return Err(Error::invalid(
+                "key_groups",
+                format!("with {} of them no warp has the sums of all keys to show", self.config.key_groups),
+                "set key_groups=1 (and as many tile_queries as 16 for each warp)",
+            ));
+        }
         let specialisation = Specialisation { dump: true, ..self.specialisation };
         let mut debug = Prepared::specialised(&self.device, &self.problem, &self.config, specialisation)?;
         let mut output = DeviceOutput::new(&self.device, &self.problem)?;
