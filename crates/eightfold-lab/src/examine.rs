@@ -150,7 +150,8 @@ fn decide(entries: &mut [Entry], required_gain: f64) {
 /// Why the device can do nothing more for this process, if it had one and that is so.
 fn context_lost() -> Option<Error> {
     let device = Device::default().ok()?;
-    device.stream().and_then(|stream| stream.synchronize()).err()
+    // A fault that no call has met yet shows when something is waited for.
+    device.loss().or_else(|| device.stream().and_then(|stream| stream.synchronize()).err())
 }
 
 /// Looks at the device after a kernel that did not pass: one that took the context with it has failed, whatever its

@@ -4,6 +4,7 @@ pub mod attend;
 pub mod bench;
 mod build;
 pub mod doctor;
+mod dump;
 pub mod explain;
 pub mod ladder;
 mod recording;

@@ -1,6 +1,7 @@
 //! `eightfold run`: the gates for chosen variants.
 
 use super::build::{self, BuildArguments};
+use super::dump;
 use super::recording::{RecordArguments, Recording, tables};
 use super::selection::{ShapeArguments, VariantArguments};
 use crate::Verdict;
@@ -43,6 +44,9 @@ pub struct Arguments {
     odd: bool,
     #[command(flatten)]
     build: BuildArguments,
+    /// Write the intermediate tiles of one block (safetensors) and gate nothing; for one GPU variant and one shape
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["arch", "odd", "kernel", "inputs"])]
+    dump_tiles: Option<PathBuf>,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -95,6 +99,9 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         let candidates = arguments.variants.candidates(&job.problem)?;
         jobs.push((job, candidates));
     }
+    if let Some(file) = &arguments.dump_tiles {
+        return dump::execute(file, &jobs, json);
+    }
     let mut recording = Recording::open(Kind::Run, &arguments.record)?;
     if jobs.iter().any(|(_, candidates)| candidates.iter().any(Candidate::on_gpu)) {
         recording = recording.with_cuda();
@@ -132,7 +139,7 @@ fn work(jobs: &[(Job, Vec<Candidate>)], recording: &mut Recording) -> Result<()>
 }
 
 /// One problem and where its inputs come from.
-struct Job {
+pub struct Job {
     name: String,
     problem: Problem,
     source: Source,
@@ -202,7 +209,8 @@ fn sweeps() -> Result<Vec<Job>> {
 }
 
 impl Job {
-    fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
+    /// The inputs with their references.
+    pub fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
         let quantizer = Quantizer::new(self.problem.input_format());
         match &self.source {
             Source::Generated(cases) => prepare_all(cases, &quantizer, policy),

@@ -169,6 +169,9 @@ fn what_cannot_be_asked_of_a_gpu_kernel() {
             "run --nvcc",
             "run --odd --shape small",
             "run --odd --causal",
+            "run --dump-tiles tiles --variant cpu:baseline --shape small",
+            "run --dump-tiles tiles --variant cpu:baseline",
+            "run --dump-tiles tiles --arch sm_89",
         ]
     ));
 }
