@@ -133,14 +133,22 @@ section_sanitizer() {
         # Compiled and cached first: the tools need only watch the kernel.
         "$eightfold" run --variant "ladder:$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
             --out "$out/records" >"$out/log/plain-$stage.txt" 2>&1 || failed=1
+        # The tools side by side: each mostly waits for its own process to start.
+        for tool in $tools; do
+            name=$tool-$stage
+            {
+                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "ladder:$stage" \
+                    --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
+                echo $? >"$out/log/$name.code"
+            } &
+        done
+        wait
         printf '%-20s' "$stage"
         for tool in $tools; do
             name=$tool-$stage
-            "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "ladder:$stage" \
-                --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
-            code=$?
+            code=$(cat "$out/log/$name.code")
             line=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
-            if [ $code -eq 0 ]; then
+            if [ "$code" -eq 0 ]; then
                 printf '%-14s' "${line:-clean}"
             else
                 failed=1

@@ -86,6 +86,8 @@ struct Attend {
 
     __device__ void finish() {
         if constexpr (SOFTMAX == SOFTMAX_FUSED) rows.gather();
+#pragma unroll
+        for (int row = 0; row < Rows::COUNT; ++row) rows.normaliser[row] = sums.normaliser(row, rows.sum[row]);
         if constexpr (KEY_GROUPS > 1) {
             merge_groups(sums, rows, shared_rows.memory, row_warp, group, lane);
             if (group > 0) return;

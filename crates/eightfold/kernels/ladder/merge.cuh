@@ -3,7 +3,7 @@
 #include "ladder/pipeline.cuh"
 #include "ladder/values.cuh"
 
-// What a lane hands over: sums, then maxima, then row sums, each a column of 32 lanes.
+// What a lane hands over: sums, then maxima, row sums and normalisers, each a column of 32 lanes.
 struct Handover {
     float* column;
 
@@ -13,9 +13,12 @@ struct Handover {
     __device__ float& sum(int tile, int n, int i) const { return column[32 * ((tile * DIM_TILES + n) * 4 + i)]; }
     __device__ float& maximum(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + row)]; }
     __device__ float& total(int row) const { return column[32 * (4 * ROW_TILES * DIM_TILES + Rows::COUNT + row)]; }
+    __device__ float& normaliser(int row) const {
+        return column[32 * (4 * ROW_TILES * DIM_TILES + 2 * Rows::COUNT + row)];
+    }
 };
 
-static_assert(MERGED_FLOATS == ROW_TILES * DIM_TILES * 4 + 2 * Rows::COUNT, "room for all that is handed over");
+static_assert(MERGED_FLOATS == ROW_TILES * DIM_TILES * 4 + 3 * Rows::COUNT, "room for all that is handed over");
 
 // After it the first group has everything.
 __device__ inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int row_warp, int group, int lane) {
@@ -32,6 +35,7 @@ __device__ inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int
         for (int row = 0; row < Rows::COUNT; ++row) {
             mine.maximum(row) = rows.maximum[row];
             mine.total(row) = rows.sum[row];
+            mine.normaliser(row) = rows.normaliser[row];
         }
     }
     sync_compute_warps();
@@ -47,6 +51,7 @@ __device__ inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int
             their_factor[row] = exp2_hardware(theirs.maximum(row) - maximum);
             rows.maximum[row] = maximum;
             rows.sum[row] = rows.sum[row] * my_factor[row] + theirs.total(row) * their_factor[row];
+            rows.normaliser[row] = rows.normaliser[row] * my_factor[row] + theirs.normaliser(row) * their_factor[row];
         }
 #pragma unroll
         for (int tile = 0; tile < ROW_TILES; ++tile)

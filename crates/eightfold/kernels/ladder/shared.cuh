@@ -48,7 +48,7 @@ constexpr int WIDE_KEYS = COPY_STAGES * STAGE_BYTES;
 constexpr int WIDE_VALUES = WIDE_KEYS + WIDEN_KEYS * WideTile::BYTES;
 constexpr int TILES_END = WIDE_VALUES + WIDEN_VALUES * WideTile::BYTES;
 // When the tiles are no longer needed, the sums of all groups of keys but the first take their place.
-constexpr int MERGED_FLOATS = ROW_TILES * (4 * DIM_TILES + 4);  // of a lane
+constexpr int MERGED_FLOATS = ROW_TILES * (4 * DIM_TILES + 6);  // of a lane
 constexpr int MERGED_BYTES = (KEY_GROUPS - 1) * ROW_WARPS * 32 * 4 * MERGED_FLOATS;
 constexpr int SCORES = TILES_END > MERGED_BYTES ? TILES_END : MERGED_BYTES;
 constexpr int WEIGHTS = SOFTMAX == SOFTMAX_REUSE ? SCORES : SCORES + (SOFTMAX == SOFTMAX_SEPARATE) * TILE_QUERIES * SCORE_STRIDE;

@@ -43,6 +43,7 @@ struct Rows {
     float scale_log2[QUERY_BLOCK_SCALES ? COUNT : 1];
     float maximum[COUNT];     // of the scores so far, in powers of two
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
+    float normaliser[COUNT];  // at the end: what the sums are divided by
 
     __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll

@@ -10,12 +10,12 @@ struct RowEnd {
     float sum;      // of all weights
     float factor;   // from sums to outputs
 
-    __device__ RowEnd(const Attention& problem, int query, float maximum, float sum, float value_scale)
+    __device__ RowEnd(const Attention& problem, int query, float maximum, float sum, float normaliser, float value_scale)
         : query(query),
           sees_keys(problem.visible_keys(query) > 0),
           maximum(maximum),
           sum(sum),
-          factor(value_scale / sum) {}
+          factor(value_scale / normaliser) {}
 };
 
 // `COUNT` neighbouring channels of a row: normalised, centred V's mean added, rounded to the output's format.
@@ -82,7 +82,7 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
                        int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], rows.normaliser[row], value_scale);
         store_lse(problem, work, end, lane);
         if (end.query >= problem.query_len) continue;
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
                        int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], rows.normaliser[row], value_scale);
         store_lse(problem, work, end, lane);
     }
     // The lanes that hold a row's maximum and sum are not those that hold its channels.
@@ -114,7 +114,8 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
     }
     int query = work.first_query + row_warp * WARP_ROWS + row;
     if (query >= problem.query_len) return;
-    RowEnd end(problem, query, row < 8 ? maxima[0] : maxima[1], row < 8 ? totals[0] : totals[1], value_scale);
+    float total = row < 8 ? totals[0] : totals[1];
+    RowEnd end(problem, query, row < 8 ? maxima[0] : maxima[1], total, total, value_scale);
 #pragma unroll
     for (int i = 0; i < LaneSums::COUNT; i += 2) {
         const float channels[2] = {sums.value[i], sums.value[i + 1]};

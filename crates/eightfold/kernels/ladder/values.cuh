@@ -6,8 +6,17 @@
 // channels 16i + 4·quad … +3.
 struct MmaSums {
     float value[ROW_TILES][DIM_TILES][4];
+    // Weights that were rounded to FP8 are divided by their own sum: the output stays a weighted mean of V's rows, and the
+    // errors of a row's largest weights cancel. One more column of the product, of ones, gives it.
+    float rounded_sum[PV == PV_FP8 ? ROW_TILES : 1][4];
 
     __device__ void begin() {
+        if constexpr (PV == PV_FP8) {
+#pragma unroll
+            for (int tile = 0; tile < ROW_TILES; ++tile)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) rounded_sum[tile][i] = 0.0f;
+        }
 #pragma unroll
         for (int tile = 0; tile < ROW_TILES; ++tile)
 #pragma unroll
@@ -27,6 +36,7 @@ struct MmaSums {
             for (int n = 0; n < DIM_TILES; ++n)
 #pragma unroll
                 for (int i = 0; i < 2; ++i) value[row / 2][n][2 * (row % 2) + i] *= correction;
+            if constexpr (PV == PV_FP8) rounded_sum[row / 2][2 * (row % 2)] *= row_correction[row];
         }
     }
 
@@ -78,6 +88,11 @@ struct MmaSums {
     __device__ void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group, int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 32; ++step) {
+            const unsigned ONES = 0x38383838;  // in E4M3
+#pragma unroll
+            for (int tile = 0; tile < ROW_TILES; ++tile) {
+                multiply_fp8<false, false>(rounded_sum[tile], weights[tile][step], ONES, ONES);
+            }
 #pragma unroll
             for (int n = 0; n < DIM_TILES; n += 2) {
                 int chunk = group * WARP_KEYS / 16 + 2 * step;
@@ -89,6 +104,11 @@ struct MmaSums {
                 }
             }
         }
+    }
+
+    // What a row's sums are to be divided by, if not by the sum of the weights before they were rounded.
+    __device__ float normaliser(int row, float sum) const {
+        return PV == PV_FP8 ? rounded_sum[PV == PV_FP8 ? row / 2 : 0][2 * (row % 2)] : sum;
     }
 
     // P · V with the weights where the scores were.
@@ -145,6 +165,7 @@ struct LaneSums {
     static constexpr int COUNT = HEAD_DIM / 2;
     float value[COUNT];
 
+    __device__ static float normaliser(int, float sum) { return sum; }
     __device__ static int row(int lane) { return lane / 2; }
     __device__ static int place(int lane, int i) { return lane % 2 * COUNT + i; }
 

@@ -100,7 +100,7 @@ pub fn shared_bytes(config: &Config, head_dim: usize) -> usize {
     // The sums that key groups hand over take the place of the tiles.
     let row_warps = warps / key_groups.max(1);
     let row_tiles = config.rows_per_warp() / 16;
-    let handed_over = (key_groups - 1) * row_warps * 32 * 4 * row_tiles * (head_dim / 2 + 4);
+    let handed_over = (key_groups - 1) * row_warps * 32 * 4 * row_tiles * (head_dim / 2 + 6);
 
     let score_row = 4 * tile_keys + 16;
     let weight_row = 2 * tile_keys + 16;
