@@ -27,7 +27,7 @@ impl Limits {
         let shared = BadElement { atol: kernel.bad_atol, rtol: kernel.bad_rtol };
         let bad = tolerance.bad.unwrap_or(shared);
         Limits {
-            max_abs: kernel.max_abs * unit + rounding.max,
+            max_abs: tolerance.max_abs.unwrap_or(kernel.max_abs) * unit + rounding.max,
             mean_abs: kernel.mean_abs * unit + rounding.max,
             bad: BadLimit { atol: bad.atol * unit + rounding.max, rtol: bad.rtol },
             bad_fraction: kernel.bad_fraction,

@@ -168,6 +168,9 @@ pub struct Tolerance {
     pub lse_nats: f64,
     /// ... plus this share of the largest log-sum-exp.
     pub lse_relative: f64,
+    /// The largest error, if the path's arithmetic is too coarse for the limit of all variants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_abs: Option<f64>,
     /// Where an element is bad, if the path's arithmetic is too coarse for the limit of all variants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bad: Option<BadElement>,
@@ -314,6 +317,7 @@ impl Thresholds {
             for (family, relative_l2) in &tolerance.families {
                 positive.push((format!("{prefix}.families.{family}"), *relative_l2));
             }
+            positive.extend(tolerance.max_abs.map(|max_abs| (format!("{prefix}.max_abs"), max_abs)));
             if let Some(BadElement { atol, rtol }) = tolerance.bad {
                 positive.push((format!("{prefix}.bad.atol"), atol));
                 positive.push((format!("{prefix}.bad.rtol"), rtol));
@@ -440,7 +444,7 @@ mod tests {
             ("min_iterations = 3", "min_iterations = 101", "timing.iterations is 100"),
             ("min_iterations = 20", "min_iterations = 201", "cuda_timing.iterations is 200"),
             ("required_gain = 0.10", "required_gain = -0.10", "performance.required_gain is -0.1"),
-            ("bad = { atol = 0.02", "bad = { atol = 0.06", "correctness.tolerance.fp8.bad.atol is 0.06"),
+            ("bad = { atol = 0.03", "bad = { atol = 0.06", "correctness.tolerance.fp8.bad.atol is 0.06"),
             ("[resource.targets.sm_89]", "[resource.targets.sm_88]", "resource.targets.sm_89 is missing"),
             (
                 "[resource.targets.sm_89]",

@@ -23,8 +23,14 @@ class Tensor:
     def fill_(self, value):
         self.values = array.array("f", [value] * len(self.values))
 
-    def untyped_storage(self):
-        return self.values.tobytes()
+    def data_ptr(self):
+        return self.values.buffer_info()[0]
+
+    def numel(self):
+        return len(self.values)
+
+    def element_size(self):
+        return self.values.itemsize
 
     to = contiguous = float = cpu = lambda self, *_: self
 

@@ -23,7 +23,7 @@ __device__ inline void init_ring(unsigned shared) {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < COPY_STAGES; ++stage) {
             init_barrier(filled_barrier(shared, stage), COPY_THREADS);
-            init_barrier(emptied_barrier(shared, stage), WARPS);
+            init_barrier(emptied_barrier(shared, stage), COMPUTE_THREADS);
         }
     }
     __syncthreads();
@@ -48,10 +48,10 @@ struct TileReader {
     const Work& work;
     unsigned shared;
     Ring& ring;
-    int lane, thread;
+    int thread;
 
     __device__ TileReader(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int warp, int lane)
-        : problem(problem), work(work), shared(shared), ring(ring), lane(lane), thread(32 * warp + lane) {
+        : problem(problem), work(work), shared(shared), ring(ring), thread(32 * warp + lane) {
         if constexpr (COPY_ASYNC && PRODUCERS == 0) {
 #pragma unroll
             for (int tile = 0; tile < AHEAD; ++tile) copy_ahead(tile);
@@ -85,7 +85,7 @@ struct TileReader {
         return stage;
     }
 
-    // Tells that this warp is done with a stage.
+    // Tells that this thread is done with a stage.
     __device__ void release(int stage) {
         if constexpr (!ALL_WIDENED) hand_back(stage);
     }
@@ -98,11 +98,10 @@ struct TileReader {
         commit_copies();
     }
 
+    // Every lane for its own reads. One for its warp, after __syncwarp, would do and be a little cheaper, but race
+    // checkers do not follow that.
     __device__ void hand_back(int stage) {
-        if constexpr (PRODUCERS > 0) {
-            __syncwarp();
-            if (lane == 0) arrive(emptied_barrier(shared, stage));
-        }
+        if constexpr (PRODUCERS > 0) arrive(emptied_barrier(shared, stage));
     }
 };
 
