@@ -3,12 +3,15 @@
 #
 #   scripts/h200.sh OUT [SECTION]...
 #
-# OUT gets the records (OUT/records) and everything that the tools say (OUT/log); a short table of each section is printed.
+# OUT gets the records (OUT/records), the table of the sanitizer (OUT/sanitizer.txt) and everything that the tools say
+# (OUT/log); a short table of each section is printed.
 # SECTIONs, all of them unless some are named:
 #   doctor     what this machine has
+#   build      every stage compiled by NVRTC and, beside it, by nvcc
 #   run        the gates for every stage, standard shapes, both masks
 #   odd        the gates for every stage on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
+#   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
@@ -29,7 +32,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor run odd ladder sanitizer"
+all="doctor build run odd ladder bench sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -79,6 +82,10 @@ section_doctor() {
     grep -E '^[+-] (GPU|NVRTC|PyTorch|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
 }
 
+section_build() {
+    job build "$eightfold" run --kernel ladder --arch sm_90 --nvcc --no-toggle --out "$out/records" || troubles build
+}
+
 section_run() {
     job run "$eightfold" run --kernel ladder --out "$out/records" || troubles run
     job run-causal "$eightfold" run --kernel ladder --causal --out "$out/records" || troubles run-causal
@@ -96,6 +103,17 @@ section_ladder() {
         job "$name" "$eightfold" --kernel ladder ${mask[@]+"${mask[@]}"} --peer torch --python "$python" \
             --out "$out/records" || troubles "$name"
         cut -c1-180 "$out/log/$name.txt"
+    done
+}
+
+section_bench() {
+    local name
+    for name in bench bench-causal; do
+        local mask=()
+        [ "$name" = bench-causal ] && mask=(--causal)
+        job "$name" "$eightfold" bench ${mask[@]+"${mask[@]}"} --peer torch --python "$python" --out "$out/records" \
+            --shape small mission mission_b2 long 1,8,512,128 2,16,2048,128 || troubles "$name"
+        cut -c1-160 "$out/log/$name.txt"
     done
 }
 
@@ -117,7 +135,7 @@ sanitizer_program() {
 shapes=(small 1,2,77,64 1,1,300,64)
 
 section_sanitizer() {
-    local program stages stage tool name code line
+    local program stages stage tool name code line found
     if ! program=$(sanitizer_program); then
         echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
         failed=1
@@ -126,13 +144,17 @@ section_sanitizer() {
     # The answer to a name that does not exist lists those that do.
     stages=${STAGES:-$("$eightfold" run --variant ladder:no-such-stage 2>&1 | sed 's/.*valid: //; s/[),]//g')}
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
-    printf '%-20s' stage
-    printf '%-14s' $tools
-    printf '\n'
+    {
+        printf 'eightfold %s, commit %s\n' "$("$eightfold" --version | cut -d' ' -f2)" "$(git rev-parse HEAD 2>/dev/null)"
+        printf '%s, shapes %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}"
+        printf '%-20s' stage
+        printf '%-14s' $tools
+        printf '\n'
+    } | tee "$out/sanitizer.txt"
     for stage in $stages; do
         # Compiled and cached first: the tools need only watch the kernel.
         "$eightfold" run --variant "ladder:$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
-            --out "$out/records" >"$out/log/plain-$stage.txt" 2>&1 || failed=1
+            --out "$out/sanitized" >"$out/log/plain-$stage.txt" 2>&1 || failed=1
         # The tools side by side: each mostly waits for its own process to start.
         for tool in $tools; do
             name=$tool-$stage
@@ -143,19 +165,19 @@ section_sanitizer() {
             } &
         done
         wait
-        printf '%-20s' "$stage"
+        line=$(printf '%-20s' "$stage")
         for tool in $tools; do
             name=$tool-$stage
             code=$(cat "$out/log/$name.code")
-            line=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
+            found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
             if [ "$code" -eq 0 ]; then
-                printf '%-14s' "${line:-clean}"
+                line+=$(printf ' %-13s' "${found:-clean}")
             else
                 failed=1
-                printf '%-14s' "${line:-exit} ($code)"
+                line+=$(printf ' %-13s' "${found:-exit} ($code)")
             fi
         done
-        printf '\n'
+        printf '%s\n' "$line" | tee -a "$out/sanitizer.txt"
     done
 }
 

@@ -9,6 +9,7 @@ pub mod inputs;
 pub mod kernel;
 pub mod ladder;
 pub mod measure;
+pub mod memory;
 pub mod peers;
 pub mod progress;
 pub mod provenance;

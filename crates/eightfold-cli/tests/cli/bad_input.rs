@@ -72,6 +72,16 @@ fn sizes_that_make_no_problem() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_shape_too_large_for_memory_is_told_and_not_tried() {
+    let place = Place::new();
+    for job in ["run", "bench", ""] {
+        let line = complaint(&place, &format!("{job} --shape 64,128,131072,128"));
+        assert!(line.contains("GiB of memory, and "), "{line}");
+    }
+}
+
+#[test]
 fn tensors_that_do_not_belong_together() {
     let place = Place::new();
     let [q, k, v] = <[Tensor; 3]>::try_from(sound_tensors(&[1, 2, 8, 16])).ok().unwrap();

@@ -3,6 +3,7 @@
 use super::case::Case;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
+use crate::memory;
 use eightfold::quantize::Quantizer;
 use eightfold::{Layout, Mask, OutputFormat, Problem, Result, Shape};
 use rayon::prelude::*;
@@ -32,6 +33,7 @@ pub struct StandardCase {
 impl StandardCase {
     /// Generates and quantises the inputs and computes the references.
     pub fn prepare(&self, quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Case> {
+        memory::check(&self.problem, 1)?;
         let inputs = Inputs::generate(self.problem.shape(), self.family, self.seed);
         Case::prepare(&self.problem, &inputs, quantizer, policy)
     }
@@ -39,6 +41,9 @@ impl StandardCase {
 
 /// All cases with their references, computed in parallel.
 pub fn prepare_all(cases: &[StandardCase], quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Vec<Case>> {
+    if let Some(case) = cases.first() {
+        memory::check(&case.problem, cases.len())?;
+    }
     cases.par_iter().map(|case| case.prepare(quantizer, policy)).collect()
 }
 

@@ -126,20 +126,21 @@ fn places(environment: &Environment) -> Vec<Place> {
 }
 
 fn project(environment: &Environment) -> Vec<Place> {
+    // A build of this project lies below its folder, wherever it is run from.
+    let executable = environment.executable.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+    let starts = [("project folder", environment.current_folder.clone()), ("executable's folder", executable)];
     let mut places = Vec::new();
-    if let Some(current) = &environment.current_folder {
-        let above = current.ancestors().map(|folder| folder.join(PROJECT_FOLDER)).find(|folder| folder.is_dir());
+    for (origin, start) in starts {
+        let Some(start) = start else { continue };
+        let above = start.ancestors().map(|folder| folder.join(PROJECT_FOLDER)).find(|folder| folder.is_dir());
         places.push(match above {
-            Some(folder) => place("project folder", folder, WHEEL),
+            Some(folder) => place(origin, folder, WHEEL),
             None => Place {
-                origin: "project folder".into(),
-                path: current.join(PROJECT_FOLDER),
+                origin: origin.into(),
+                path: start.join(PROJECT_FOLDER),
                 library: Err("no such folder, here or above".into()),
             },
         });
-    }
-    if let Some(folder) = environment.executable.as_deref().and_then(Path::parent) {
-        places.push(place("beside the executable", folder.join(PROJECT_FOLDER), WHEEL));
     }
     places
 }

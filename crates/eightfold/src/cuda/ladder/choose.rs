@@ -4,8 +4,8 @@ use super::config::Config;
 use super::stages;
 use crate::problem::{Problem, Shape};
 
-/// The config that is fastest for a problem on a device of this many multiprocessors, and why. Measured on an H200
-/// (132 multiprocessors); the figures are microseconds by graph replay.
+/// The config that is fastest for a problem on a device of this many multiprocessors, and why: as measured on an H200,
+/// which has 132.
 pub fn choose(problem: &Problem, multiprocessors: usize) -> (Config, &'static str) {
     let Shape { batch, query_heads, query_len, key_len, head_dim, .. } = problem.shape();
     let stage = |name: &str| stages::find(name).map(|stage| stage.at(head_dim)).unwrap_or_default();
@@ -13,18 +13,15 @@ pub fn choose(problem: &Problem, multiprocessors: usize) -> (Config, &'static st
     let tall_tiles = query_len.div_ceil(tall.tile_queries) * query_heads * batch;
     if key_len <= 64 {
         let config = Config { tile_keys: 32, ..stage("unpack") };
-        return (config, "few keys: small tiles arrive sooner (3.8 at 1,8,32,64; 4.8 with split keys)");
+        return (config, "few keys: a small tile arrives sooner, and there is nothing to share");
     }
     if tall_tiles < multiprocessors {
         return (
             stage("split-keys"),
-            "too few query tiles to fill the device: short tiles, warps sharing the keys (7.2 at 1,8,512,64; 13.5 with tall tiles)",
+            "too few query tiles to fill the device: short tiles, and warps that share the keys",
         );
     }
-    (
-        tall,
-        "enough query tiles for every multiprocessor: tall tiles read K and V least often (62 at 2,8,2048,64; 84 with split keys)",
-    )
+    (tall, "enough query tiles for every multiprocessor: tall tiles read K and V least often")
 }
 
 #[cfg(test)]
