@@ -34,6 +34,7 @@ struct Attention {
     int batch, query_heads, kv_heads, query_len, key_len;
     float scale_log2;
     int dump_work;
+    int paired_from;
 
     __device__ int query_tiles() const { return (query_len + TILE_QUERIES - 1) / TILE_QUERIES; }
     __device__ int work_units() const { return query_tiles() * query_heads * batch; }
@@ -55,8 +56,12 @@ struct Work {
     int key_tiles;        // that at least one query of the tile sees
     int first_masked;     // the first key tile of which some query does not see all
 
-    // Causal tiles differ in length: the longest, at the end of the sequence, go first.
-    __device__ Work(const Attention& problem, int index) : index(index) {
+    // Causal tiles differ in length: the longest, at the end of the sequence, go first. Where all blocks are on the
+    // device at once, those from `paired_from` on share a multiprocessor with an earlier one: then the shortest goes to
+    // the longest.
+    __device__ Work(const Attention& problem, int place) {
+        bool paired = CAUSAL && problem.paired_from > 0 && place >= problem.paired_from;
+        index = paired ? problem.work_units() - 1 - (place - problem.paired_from) : place;
         int heads = problem.query_heads * problem.batch;
         int tiles = problem.query_tiles();
         int head_index = CAUSAL ? index % heads : index / tiles;

@@ -44,6 +44,8 @@ pub(super) struct Attention {
     key_len: i32,
     scale_log2: f32,
     pub(super) dump_work: i32,
+    /// From this block on, blocks share a multiprocessor with an earlier one; 0 if they do not all run at once.
+    pub(super) paired_from: i32,
 }
 
 impl Operand {
@@ -96,6 +98,7 @@ impl Attention {
             key_len: size("key_len", shape.key_len)?,
             scale_log2: problem.softmax_scale() * LOG2_E,
             dump_work: -1,
+            paired_from: 0,
         })
     }
 }
@@ -125,6 +128,7 @@ mod tests {
             (offset_of!(Attention, key_len), 232),
             (offset_of!(Attention, scale_log2), 236),
             (offset_of!(Attention, dump_work), 240),
+            (offset_of!(Attention, paired_from), 244),
         ];
         for (offset, expected) in offsets {
             assert_eq!(offset, expected);

@@ -32,6 +32,7 @@ pub struct Prepared {
     specialisation: Specialisation,
     kernel: Arc<Kernel>,
     grid: Grid,
+    paired_from: i32,
     blocks_per_multiprocessor: usize,
     queue: Option<Queue>,
 }
@@ -74,7 +75,9 @@ impl Prepared {
                 "set smaller tiles, fewer warps or fewer copy stages",
             ));
         }
-        let blocks = work::blocks(units, config, device.info().multiprocessors, blocks_per_multiprocessor);
+        let multiprocessors = device.info().multiprocessors;
+        let blocks = work::blocks(units, config, multiprocessors, blocks_per_multiprocessor);
+        let paired_from = work::paired_from(units, config, multiprocessors, blocks_per_multiprocessor);
         let persistent = config.schedule == Schedule::Persistent;
         Ok(Prepared {
             device: device.clone(),
@@ -83,6 +86,7 @@ impl Prepared {
             specialisation,
             kernel,
             grid: Grid { blocks, threads: threads as u32, dynamic_shared_bytes },
+            paired_from: size("multiprocessors", paired_from)?,
             blocks_per_multiprocessor,
             queue: persistent.then(|| Queue::new(device)).transpose()?,
         })
@@ -212,7 +216,9 @@ impl Prepared {
                 "use one device for all",
             ));
         }
-        Attention::new(&self.problem, q, k, v, output)
+        let mut argument = Attention::new(&self.problem, q, k, v, output)?;
+        argument.paired_from = self.paired_from;
+        Ok(argument)
     }
 }
 

@@ -37,6 +37,18 @@ pub(super) fn blocks(units: u32, config: &Config, multiprocessors: usize, blocks
     }
 }
 
+/// From which unit on blocks share a multiprocessor with an earlier one, if all of them run at once; else 0. Blocks are
+/// given out one to each multiprocessor before any gets a second.
+pub(super) fn paired_from(
+    units: u32,
+    config: &Config,
+    multiprocessors: usize,
+    blocks_per_multiprocessor: usize,
+) -> usize {
+    let at_once = units as usize <= multiprocessors.saturating_mul(blocks_per_multiprocessor);
+    if config.schedule == Schedule::Grid && at_once { multiprocessors } else { 0 }
+}
+
 /// Tiles of (queries × keys) that the kernel computes: those with a visible pair.
 pub(super) fn tiles(problem: &Problem, config: &Config) -> u64 {
     let Shape { batch, query_heads, query_len, .. } = problem.shape();
@@ -71,6 +83,14 @@ mod tests {
         let shape = Shape { key_len: 1, ..Shape::new(1 << 20, 1 << 12, 1, 8) };
         let error = units(&Problem::new(shape).unwrap(), &config("baseline")).unwrap_err().to_string();
         assert!(error.starts_with("shape: 1048576,4096,1,8 makes more than 2147483647 tiles"), "{error}");
+    }
+
+    #[test]
+    fn blocks_are_paired_where_all_of_them_run_at_once() {
+        assert_eq!(paired_from(256, &config("tall-tiles"), 132, 2), 132);
+        assert_eq!(paired_from(264, &config("tall-tiles"), 132, 2), 132);
+        assert_eq!(paired_from(265, &config("tall-tiles"), 132, 2), 0);
+        assert_eq!(paired_from(256, &config("persistent"), 132, 2), 0);
     }
 
     #[test]
