@@ -1,8 +1,9 @@
 //! The numbers in the README are those of the records under `results/`, and nothing else.
 
 use super::ladder_table;
-use super::numbers::{ratio, time};
+use super::numbers::{NONE, ratio, time};
 use eightfold::{Problem, Shape, cpu};
+use eightfold_lab::gates::Gate;
 use eightfold_lab::record::{Group, Kind, Record};
 use std::path::{Path, PathBuf};
 
@@ -10,60 +11,125 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every committed record of this kind, with its folder's name.
-fn records(kind: Kind) -> Vec<(String, Record)> {
+/// Every committed record of this kind from machines with a GPU, or without, with its folder's name.
+fn records(kind: Kind, on_gpu: bool) -> Vec<(String, Record)> {
+    let all = all_records();
+    let found: Vec<_> = all
+        .into_iter()
+        .filter(|(_, record)| record.kind == kind && record.provenance.gpu.is_some() == on_gpu)
+        .collect();
+    assert!(!found.is_empty(), "there is no {kind} record");
+    found
+}
+
+fn all_records() -> Vec<(String, Record)> {
     let folders = std::fs::read_dir(root().join("results")).unwrap().map(|entry| entry.unwrap());
     let mut records: Vec<_> = folders
-        .filter(|entry| entry.path().is_dir())
+        .filter(|entry| entry.path().join("record.json").is_file())
         .map(|entry| {
             (entry.file_name().into_string().unwrap(), Record::read(&entry.path().join("record.json")).unwrap())
         })
-        .filter(|(_, record)| record.kind == kind)
         .collect();
     records.sort_by(|a, b| a.0.cmp(&b.0));
-    assert!(!records.is_empty(), "there is no {kind} record");
     records
 }
 
-/// A row of the README's table: the peer's time, and time and gain of our two number paths.
-fn row(group: &Group) -> String {
-    let p50 = |name: &str| group.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.p50_us());
-    let torch = p50("torch");
-    let ours = |name: &str| {
-        let p50 = p50(name);
-        format!("{} ({})", time(p50), ratio(torch.zip(p50).map(|(torch, p50)| torch / p50)))
-    };
+fn p50(group: &Group, name: &str) -> Option<f64> {
+    group.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.p50_us())
+}
+
+fn over(group: &Group, name: &str, other: &str) -> String {
+    ratio(p50(group, other).zip(p50(group, name)).map(|(other, own)| other / own))
+}
+
+/// The shape's name and sizes, and the mask.
+fn shape(group: &Group) -> String {
     let title = ladder_table::title(group);
-    let (shape, _) = title.rsplit_once(", ").unwrap();
-    format!("| {shape} | {} | {} | {} |", time(torch), ours("cpu:avx512"), ours("cpu:int16-avx512"))
+    title.rsplit_once(", ").unwrap().0.into()
+}
+
+/// A row of the CPU's table: the peer's time, and time and gain of our two number paths.
+fn cpu_row(group: &Group) -> String {
+    let ours = |name: &str| format!("{} ({})", time(p50(group, name)), over(group, name, "torch"));
+    let torch = time(p50(group, "torch"));
+    format!("| {} | {torch} | {} | {} |", shape(group), ours("cpu:avx512"), ours("cpu:int16-avx512"))
+}
+
+/// A row of the GPU's table: what the plan picks, its gain over FlashAttention-2, and PyTorch's four backends.
+fn gpu_row(group: &Group) -> String {
+    let [math, efficient, flash, cudnn] =
+        ["torch-math", "torch-efficient", "torch-flash", "torch-cudnn"].map(|name| time(p50(group, name)));
+    let ours = format!("**{}** ({})", time(p50(group, "ladder")), over(group, "ladder", "torch-flash"));
+    format!("| {} | {ours} | {flash} | {cudnn} | {efficient} | {math} |", shape(group))
+}
+
+/// The rows of the evolution table of one shape: times by graph replay and by event, gains, resources, the verdict on the
+/// stage's gain over the one before.
+fn evolution(group: &Group) -> Vec<String> {
+    let baseline = &group.entries[0].name;
+    let mut before: Option<&str> = None;
+    let mut rows = Vec::new();
+    for entry in &group.entries {
+        let summary = entry.timing.as_ref().map(|timing| timing.summary);
+        let verdict = entry.gate(Gate::Performance).map_or(NONE.into(), |gate| gate.outcome.to_string().to_lowercase());
+        let gain = before.filter(|_| !entry.peer).map_or(NONE.into(), |before| over(group, &entry.name, before));
+        let resources = entry
+            .build
+            .as_ref()
+            .map_or(format!("{NONE} | {NONE}"), |build| format!("{} | {}", build.registers, build.shared_bytes()));
+        rows.push(format!(
+            "| {} | {} | {} | {} | {} | {gain} | {} | {resources} | {verdict} |",
+            entry.name,
+            time(entry.p50_us()),
+            time(summary.map(|summary| summary.p90_us)),
+            time(summary.map(|summary| summary.p99_us)),
+            time(entry.launch_timing.as_ref().map(|timing| timing.summary.p50_us)),
+            over(group, &entry.name, baseline),
+        ));
+        before = Some(&entry.name);
+    }
+    rows
+}
+
+fn named<'a>(record: &'a Record, shape: &str) -> &'a Group {
+    record.groups.iter().find(|group| group.shape == shape).unwrap()
 }
 
 #[test]
 fn the_readme_shows_what_the_records_hold() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let mut missing = Vec::new();
-    for (folder, record) in records(Kind::Bench) {
-        missing.extend(record.groups.iter().map(row).filter(|row| !readme.contains(row)));
-        missing.extend((!readme.contains(&folder)).then_some(format!("the name of {folder}")));
+    let mut expected = Vec::new();
+    for (folder, record) in records(Kind::Bench, false) {
+        expected.extend(record.groups.iter().map(cpu_row));
+        expected.push(folder);
     }
-    for (folder, record) in records(Kind::Ladder) {
-        let mission = record.groups.iter().find(|group| group.shape == "mission").unwrap();
-        missing.extend(Some(ladder_table::render(mission)).filter(|table| !readme.contains(table)));
-        missing.extend((!readme.contains(&folder)).then_some(format!("the name of {folder}")));
+    for (folder, record) in records(Kind::Ladder, false) {
+        expected.push(ladder_table::render(named(&record, "mission")));
+        expected.push(folder);
     }
+    for (folder, record) in records(Kind::Bench, true) {
+        expected.extend(record.groups.iter().map(gpu_row));
+        expected.push(folder);
+    }
+    for (folder, record) in records(Kind::Ladder, true) {
+        let causal = record.groups[0].problem.causal;
+        if !causal {
+            expected.extend(["mission", "long"].iter().flat_map(|name| evolution(named(&record, name))));
+        }
+        expected.push(folder);
+    }
+    expected.extend(records(Kind::Run, true).into_iter().map(|(folder, _)| folder));
     let mission = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
-    let memory = format!("{} KiB", cpu::working_bytes(&cpu::Config::default(), &mission).div_ceil(1024));
-    missing.extend(Some(memory).filter(|memory| !readme.contains(memory)));
+    expected.push(format!("{} KiB", cpu::working_bytes(&cpu::Config::default(), &mission).div_ceil(1024)));
+    let missing: Vec<_> = expected.into_iter().filter(|text| !readme.contains(text)).collect();
     assert!(missing.is_empty(), "the README lacks\n{}", missing.join("\n"));
 }
 
 #[test]
 fn committed_records_come_from_release_builds_of_a_commit() {
-    for kind in [Kind::Ladder, Kind::Bench] {
-        for (folder, record) in records(kind) {
-            assert!(record.provenance.release, "{folder}");
-            assert!(record.provenance.checkout.as_ref().is_some_and(|checkout| !checkout.dirty), "{folder}");
-            assert!(!record.failed(), "{folder}: a gate failed");
-        }
+    for (folder, record) in all_records() {
+        assert!(record.provenance.release, "{folder}");
+        assert!(record.provenance.checkout.as_ref().is_some_and(|checkout| !checkout.dirty), "{folder}");
+        assert!(!record.failed(), "{folder}: a gate failed");
     }
 }
