@@ -2,7 +2,7 @@
 
 use crate::support::{device, gaussian, relative_l2, tensors};
 use eightfold::cuda::attention_on;
-use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES};
+use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES, draw};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
@@ -49,6 +49,43 @@ fn every_stage_computes_attention() {
                 }
             }
         }
+    }
+}
+
+/// Knobs in combinations that no stage has: tails, several tiles, several units of work for each persistent block.
+#[test]
+fn configs_drawn_at_random_compute_attention() {
+    let Some((device, _)) = device() else { return };
+    let count: usize = std::env::var("EIGHTFOLD_DRAWS").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
+    let shapes = [
+        Shape { query_heads: 4, kv_heads: 2, query_len: 131, key_len: 300, ..Shape::new(2, 4, 1, 64) },
+        Shape { query_len: 77, key_len: 161, ..Shape::new(1, 2, 1, 128) },
+        Shape::new(2, 32, 513, 64),
+    ];
+    let problems = shapes.map(|shape| Problem::new(shape).unwrap().causal());
+    let prepared = problems.map(|problem| {
+        let inputs = tensors(&problem, 22);
+        let expected = expected(&problem, &inputs);
+        (problem, inputs, expected)
+    });
+    let mut state = 3u64;
+    let mut below = |count: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % count
+    };
+    let mut checked = 0;
+    while checked < count {
+        let config = draw(&mut below);
+        let (problem, [q, k, v], expected) = &prepared[checked % prepared.len()];
+        if config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_err() {
+            continue;
+        }
+        let mut output = Output::zeros(problem);
+        output.poison();
+        Plan::with_variant(problem, Variant::Ladder(config)).unwrap().run(q, k, v, &mut output).unwrap();
+        let error = relative_l2(&output.values.to_f32(), &expected.values);
+        assert!(error < tolerance(&config), "{config} {problem}: {error}");
+        checked += 1;
     }
 }
 
