@@ -101,7 +101,8 @@ struct Attend {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ladder_attention(const __grid_constant__ Attention problem) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    ladder_attention(const __grid_constant__ Attention problem) {
     extern __shared__ __align__(128) char memory[];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     bool produces = PRODUCERS > 0 && warp >= WARPS;

@@ -1,5 +1,5 @@
-// Debug mode: one unit of work writes its intermediate tiles to memory. For each key tile: scores, weights, sums so far,
-// maxima, row sums, all f32; scores and maxima in powers of two, weights without the 2^8 that they carry.
+// Debug mode: one unit of work writes its intermediate tiles to memory. For each key tile: scores, weights, sums so
+// far, maxima, row sums, all f32; scores and maxima in powers of two, weights without the 2^8 that they carry.
 #pragma once
 #include "ladder/values.cuh"
 
@@ -23,31 +23,35 @@ struct Dump {
     }
 };
 
-__device__ inline void dump_accumulators(float* matrix, const Scores& scores, const float (&factor)[Rows::COUNT], int row_warp, int group, int lane) {
+__device__ inline void dump_accumulators(float* matrix, const Scores& scores, const float (&factor)[Rows::COUNT],
+                                         int row_warp, int group, int lane) {
     for (int row = 0; row < Rows::COUNT; ++row) {
         float* line = matrix + (row_warp * WARP_ROWS + 8 * row + lane / 4) * TILE_KEYS;
         for (int j = 0; j < KEY_TILES; ++j) {
             for (int i = 0; i < 2; ++i) {
-                line[Scores::key(group, j, 2 * (lane % 4) + i)] = scores.value[row / 2][j][2 * (row % 2) + i] * factor[row];
+                line[Scores::key(group, j, 2 * (lane % 4) + i)] =
+                    scores.value[row / 2][j][2 * (row % 2) + i] * factor[row];
             }
         }
     }
 }
 
-__device__ inline void dump_scores(const Attention& problem, const Scores& scores, const Rows& rows, float key_scale, int key_tile,
-                        int row_warp, int group, int lane) {
+__device__ inline void dump_scores(const Attention& problem, const Scores& scores, const Rows& rows, float key_scale,
+                                   int key_tile, int row_warp, int group, int lane) {
     float factor[Rows::COUNT];
     for (int row = 0; row < Rows::COUNT; ++row) factor[row] = rows.scale_of(row) * key_scale;
     dump_accumulators(Dump(problem, key_tile).scores, scores, factor, row_warp, group, lane);
 }
 
-__device__ inline void dump_weights(const Attention& problem, const Scores& weights, int key_tile, int row_warp, int group, int lane) {
+__device__ inline void dump_weights(const Attention& problem, const Scores& weights, int key_tile, int row_warp,
+                                    int group, int lane) {
     float factor[Rows::COUNT];
     for (int row = 0; row < Rows::COUNT; ++row) factor[row] = WEIGHT_UNIT;
     dump_accumulators(Dump(problem, key_tile).weights, weights, factor, row_warp, group, lane);
 }
 
-__device__ inline void dump_weights(const Attention& problem, const SharedRows& shared, int key_tile, int row_warp, int lane) {
+__device__ inline void dump_weights(const Attention& problem, const SharedRows& shared, int key_tile, int row_warp,
+                                    int lane) {
     for (int row = row_warp * WARP_ROWS; row < (row_warp + 1) * WARP_ROWS; ++row) {
         for (int key = lane; key < TILE_KEYS; key += 32) {
             Dump(problem, key_tile).weights[row * TILE_KEYS + key] = to_float(shared.weights(row)[key]) * WEIGHT_UNIT;

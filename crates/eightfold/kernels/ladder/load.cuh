@@ -8,9 +8,9 @@
 // Keys are kept in fragment order where the weights go on to the value product from their registers in words.
 __device__ inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 ? fragment_order(key) : key; }
 
-// Calls visit(row, chunk) for this thread's share of the chunks of a tile, thread by thread along its rows. The number of
-// turns is a constant, so that they are unrolled and their addresses share most of the arithmetic; many turns would take
-// too many registers for them.
+// Calls visit(row, chunk) for this thread's share of the chunks of a tile, thread by thread along its rows. The number
+// of turns is a constant, so that they are unrolled and their addresses share most of the arithmetic; many turns would
+// take too many registers for them.
 template <int ROWS, int CHUNKS, int THREADS_SHARING, typename Visit>
 __device__ inline void for_chunks(int thread, Visit visit) {
     constexpr int TURNS = (ROWS * CHUNKS + THREADS_SHARING - 1) / THREADS_SHARING;
@@ -25,8 +25,8 @@ __device__ inline void for_chunks(int thread, Visit visit) {
 // Calls copy(row, chunk, source, valid bytes) for each 16-byte chunk of a tile of K, or of V as rows, that falls to
 // this thread. Keys past the end have no valid bytes.
 template <typename Copy>
-__device__ inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile, int thread,
-                           Copy copy) {
+__device__ inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile,
+                                      int thread, Copy copy) {
     const unsigned char* head = operand.head(work.batch, work.kv_head);
     for_chunks<TILE_KEYS, HEAD_DIM / 16, COPY_THREADS>(thread, [&](int row, int chunk) {
         int key = key_tile * TILE_KEYS + row;
@@ -37,7 +37,8 @@ __device__ inline void for_key_chunks(const Attention& problem, const Operand& o
 
 // The same for a tile of V transposed: row = channel, chunk = 16 keys.
 template <typename Copy>
-__device__ inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
+__device__ inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread,
+                                          Copy copy) {
     const unsigned char* head = problem.v.head(work.batch, work.kv_head);
     for_chunks<HEAD_DIM, TILE_KEYS / 16, COPY_THREADS>(thread, [&](int channel, int chunk) {
         int key = key_tile * TILE_KEYS + 16 * chunk;
@@ -47,7 +48,8 @@ __device__ inline void for_channel_chunks(const Attention& problem, const Work& 
 }
 
 // Starts the copies of one tile of K and V into a stage.
-__device__ inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage, int thread) {
+__device__ inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage,
+                                  int thread) {
     unsigned keys = key_codes(shared, stage), values = value_codes(shared, stage);
     for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         copy_async_16(KeyCodes::address(keys, key_row(row), chunk), source, bytes);
@@ -57,18 +59,21 @@ __device__ inline void start_copy(const Attention& problem, const Work& work, in
             copy_async_16(ValueCodes::address(values, fragment_order(channel), chunk), source, bytes);
         });
     } else {
-        for_key_chunks(problem, problem.v, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
-            copy_async_16(ValueCodes::address(values, row, chunk), source, bytes);
-        });
+        for_key_chunks(problem, problem.v, work, key_tile, thread,
+                       [&](int row, int chunk, const void* source, int bytes) {
+                           copy_async_16(ValueCodes::address(values, row, chunk), source, bytes);
+                       });
     }
 }
 
 // 16 codes to 16 f16 in fragment order, which is where low and high halves of their words fall by themselves.
 __device__ inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
     store_shared_16(WideTile::address(tile, row, 2 * chunk),
-                    make_uint4(widen_low<E5M2>(codes.x), widen_low<E5M2>(codes.y), widen_low<E5M2>(codes.z), widen_low<E5M2>(codes.w)));
+                    make_uint4(widen_low<E5M2>(codes.x), widen_low<E5M2>(codes.y), widen_low<E5M2>(codes.z),
+                               widen_low<E5M2>(codes.w)));
     store_shared_16(WideTile::address(tile, row, 2 * chunk + 1),
-                    make_uint4(widen_high<E5M2>(codes.x), widen_high<E5M2>(codes.y), widen_high<E5M2>(codes.z), widen_high<E5M2>(codes.w)));
+                    make_uint4(widen_high<E5M2>(codes.x), widen_high<E5M2>(codes.y), widen_high<E5M2>(codes.z),
+                               widen_high<E5M2>(codes.w)));
 }
 
 // Widens the tiles of a stage that the products want in f16.
@@ -99,7 +104,8 @@ __device__ inline uint4 load_global_16(const void* source, int valid_bytes) {
 }
 
 // Copies one tile of K and V through registers, widened where the products want it so.
-__device__ inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared, int thread) {
+__device__ inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared,
+                                 int thread) {
     for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         uint4 codes = load_global_16(source, bytes);
         if constexpr (WIDEN_KEYS) {
@@ -114,8 +120,9 @@ __device__ inline void copy_tile(const Attention& problem, const Work& work, int
                             load_global_16(source, bytes));
         });
     } else {
-        for_key_chunks(problem, problem.v, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
-            store_widened(shared + WIDE_VALUES, row, chunk, load_global_16(source, bytes));
-        });
+        for_key_chunks(problem, problem.v, work, key_tile, thread,
+                       [&](int row, int chunk, const void* source, int bytes) {
+                           store_widened(shared + WIDE_VALUES, row, chunk, load_global_16(source, bytes));
+                       });
     }
 }

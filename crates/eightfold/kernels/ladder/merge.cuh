@@ -60,7 +60,8 @@ __device__ inline void merge_groups(MmaSums& sums, Rows& rows, char* memory, int
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     int row = 2 * tile + i / 2;
-                    sums.value[tile][n][i] = sums.value[tile][n][i] * my_factor[row] + theirs.sum(tile, n, i) * their_factor[row];
+                    sums.value[tile][n][i] =
+                        sums.value[tile][n][i] * my_factor[row] + theirs.sum(tile, n, i) * their_factor[row];
                 }
     }
 }

@@ -70,7 +70,8 @@ struct TileReader {
             stage = ring.stage;
             wait_for_phase(filled_barrier(shared, stage), ring.parity);
             ring.advance();
-            if constexpr (WIDEN_KEYS || WIDEN_VALUES) sync_compute_warps();  // everyone is done with the widened tile before
+            if constexpr (WIDEN_KEYS || WIDEN_VALUES)
+                sync_compute_warps();  // everyone is done with the widened tile before
         } else {
             stage = tile % COPY_STAGES;
             wait_for_copies<AHEAD - 1>();

@@ -10,7 +10,9 @@ struct Operand {
     int scale_head_stride;
     int scale_rows;
 
-    __device__ const unsigned char* head(int batch, int head) const { return codes + batch * batch_stride + head * head_stride; }
+    __device__ const unsigned char* head(int batch, int head) const {
+        return codes + batch * batch_stride + head * head_stride;
+    }
 
     // The host has checked that a line is shorter than 4 GiB: one multiply-add instead of four.
     __device__ const unsigned char* line(const unsigned char* head, int line) const {
@@ -53,8 +55,8 @@ struct Work {
     int index;
     int batch, head, kv_head;
     int first_query;
-    int key_tiles;        // that at least one query of the tile sees
-    int first_masked;     // the first key tile of which some query does not see all
+    int key_tiles;     // that at least one query of the tile sees
+    int first_masked;  // the first key tile of which some query does not see all
 
     // Causal tiles differ in length: the longest, at the end of the sequence, go first. Where all blocks are on the
     // device at once, those from `paired_from` on share a multiprocessor with an earlier one: then the shortest goes to

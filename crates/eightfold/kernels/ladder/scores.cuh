@@ -62,7 +62,8 @@ struct Scores {
                 for (int i = 0; i < 4; i += CHUNKS) {
 #pragma unroll
                     for (int tile = 0; tile < ROW_TILES; ++tile) {
-                        multiply(value[tile][j + i / CHUNKS], queries.fragment[tile][step], words.word[i], words.word[i + CHUNKS - 1]);
+                        multiply(value[tile][j + i / CHUNKS], queries.fragment[tile][step], words.word[i],
+                                 words.word[i + CHUNKS - 1]);
                     }
                 }
             }

@@ -39,7 +39,7 @@ using KeyCodes = Tile<TILE_KEYS, HEAD_DIM / 16>;
 using ValueCodes = Tile<TRANSPOSED_VALUES ? HEAD_DIM : TILE_KEYS, (TRANSPOSED_VALUES ? TILE_KEYS : HEAD_DIM) / 16>;
 using WideTile = Tile<TILE_KEYS, HEAD_DIM / 8>;  // f16
 
-constexpr int SCORE_STRIDE = 4 * TILE_KEYS + 16;   // bytes of a row of f32 scores
+constexpr int SCORE_STRIDE = 4 * TILE_KEYS + 16;  // bytes of a row of f32 scores
 constexpr int WEIGHT_STRIDE = SOFTMAX == SOFTMAX_REUSE ? SCORE_STRIDE : 2 * TILE_KEYS + 16;
 
 // Byte offsets of everything, one after the other.
@@ -51,9 +51,11 @@ constexpr int TILES_END = WIDE_VALUES + WIDEN_VALUES * WideTile::BYTES;
 constexpr int MERGED_FLOATS = ROW_TILES * (4 * DIM_TILES + 6);  // of a lane
 constexpr int MERGED_BYTES = (KEY_GROUPS - 1) * ROW_WARPS * 32 * 4 * MERGED_FLOATS;
 constexpr int SCORES = TILES_END > MERGED_BYTES ? TILES_END : MERGED_BYTES;
-constexpr int WEIGHTS = SOFTMAX == SOFTMAX_REUSE ? SCORES : SCORES + (SOFTMAX == SOFTMAX_SEPARATE) * TILE_QUERIES * SCORE_STRIDE;
-constexpr int AFTER_WEIGHTS =
-    WEIGHTS + (SOFTMAX == SOFTMAX_SEPARATE ? TILE_QUERIES * WEIGHT_STRIDE : SOFTMAX == SOFTMAX_REUSE ? TILE_QUERIES * SCORE_STRIDE : 0);
+constexpr int WEIGHTS =
+    SOFTMAX == SOFTMAX_REUSE ? SCORES : SCORES + (SOFTMAX == SOFTMAX_SEPARATE) * TILE_QUERIES * SCORE_STRIDE;
+constexpr int AFTER_WEIGHTS = WEIGHTS + (SOFTMAX == SOFTMAX_SEPARATE ? TILE_QUERIES * WEIGHT_STRIDE
+                                         : SOFTMAX == SOFTMAX_REUSE  ? TILE_QUERIES * SCORE_STRIDE
+                                                                     : 0);
 constexpr int ROW_STATE = AFTER_WEIGHTS;  // maximum, sum and correction of each row
 constexpr int BARRIERS = ROW_STATE + (SOFTMAX != SOFTMAX_FUSED) * 3 * 4 * TILE_QUERIES;
 constexpr int NEXT_WORK = BARRIERS + (PRODUCERS > 0) * 16 * COPY_STAGES;

@@ -33,7 +33,9 @@ struct SharedRows {
     }
     __device__ float& maximum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[row]; }
     __device__ float& sum(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[TILE_QUERIES + row]; }
-    __device__ float& correction(int row) const { return reinterpret_cast<float*>(memory + ROW_STATE)[2 * TILE_QUERIES + row]; }
+    __device__ float& correction(int row) const {
+        return reinterpret_cast<float*>(memory + ROW_STATE)[2 * TILE_QUERIES + row];
+    }
 };
 
 // What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
@@ -83,8 +85,8 @@ struct Rows {
 };
 
 // Scores of keys that a query does not see become minus infinity.
-__device__ inline void mask_scores(Scores& scores, const Attention& problem, const Work& work, int key_tile, int row_warp,
-                                   int group, int lane) {
+__device__ inline void mask_scores(Scores& scores, const Attention& problem, const Work& work, int key_tile,
+                                   int row_warp, int group, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         int visible = problem.visible_keys(Rows::query_of(work, row_warp, lane, row)) - key_tile * TILE_KEYS;
@@ -101,14 +103,15 @@ __device__ inline void mask_scores(Scores& scores, const Attention& problem, con
 }
 
 // Scores to weights, in their registers. `correction` is what earlier sums of each row are to be multiplied by.
-__device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale, float (&correction)[Rows::COUNT]) {
+__device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_scale,
+                                          float (&correction)[Rows::COUNT]) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         float scale = rows.scale_of(row) * key_scale;
         float largest = LOWEST;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
-            const float(&pair)[4] = scores.value[row / 2][j];
+            const float (&pair)[4] = scores.value[row / 2][j];
             largest = fmaxf(largest, fmaxf(pair[2 * (row % 2)], pair[2 * (row % 2) + 1]));
         }
         float maximum = fmaxf(rows.maximum[row], quad_maximum(largest) * scale);
@@ -138,15 +141,17 @@ __device__ inline void begin_rows(const SharedRows& shared, int warp, int lane) 
 }
 
 // A warp's accumulators to its rows of the score buffer, scaled to powers of two.
-__device__ inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale, int warp, int lane) {
+__device__ inline void store_scores(const SharedRows& shared, const Scores& scores, const Rows& rows, float key_scale,
+                                    int warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
         float scale = rows.scale_of(row) * key_scale;
         float* line = shared.scores(warp * WARP_ROWS + 8 * row + lane / 4);
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
-            const float(&pair)[4] = scores.value[0][j];
-            *reinterpret_cast<float2*>(line + 8 * j + 2 * (lane % 4)) = make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);
+            const float (&pair)[4] = scores.value[0][j];
+            *reinterpret_cast<float2*>(line + 8 * j + 2 * (lane % 4)) =
+                make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);
         }
     }
     __syncwarp();

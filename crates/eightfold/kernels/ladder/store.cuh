@@ -10,7 +10,8 @@ struct RowEnd {
     float sum;      // of all weights
     float factor;   // from sums to outputs
 
-    __device__ RowEnd(const Attention& problem, int query, float maximum, float sum, float normaliser, float value_scale)
+    __device__ RowEnd(const Attention& problem, int query, float maximum, float sum, float normaliser,
+                      float value_scale)
         : query(query),
           sees_keys(problem.visible_keys(query) > 0),
           maximum(maximum),
@@ -20,7 +21,8 @@ struct RowEnd {
 
 // `COUNT` neighbouring channels of a row: normalised, centred V's mean added, rounded to the output's format.
 template <int COUNT>
-__device__ inline void store_channels(const Attention& problem, const Work& work, const RowEnd& row, int channel, const float (&sums)[COUNT]) {
+__device__ inline void store_channels(const Attention& problem, const Work& work, const RowEnd& row, int channel,
+                                      const float (&sums)[COUNT]) {
     float value[COUNT];
     const float* means = problem.v_means ? problem.v_means + work.kv_head_index(problem) * HEAD_DIM + channel : nullptr;
 #pragma unroll
@@ -50,7 +52,8 @@ __device__ inline void store_channels(const Attention& problem, const Work& work
 // This lane's words of a row of Q against the means that were taken from K: softmax does not see them, but the
 // log-sum-exp does. In products of codes; to be summed over the quad.
 __device__ inline float product_with_means(const Attention& problem, const Work& work, int query, int lane) {
-    const unsigned* words = reinterpret_cast<const unsigned*>(problem.q.line(problem.q.head(work.batch, work.head), query));
+    const unsigned* words =
+        reinterpret_cast<const unsigned*>(problem.q.line(problem.q.head(work.batch, work.head), query));
     const float* means = problem.k_means + work.kv_head_index(problem) * HEAD_DIM;
     float product = 0.0f;
     for (int chunk = lane % 4; chunk < HEAD_DIM / 4; chunk += 4) {
@@ -74,21 +77,23 @@ __device__ inline void store_lse(const Attention& problem, const Work& work, con
     }
     if (row.query >= problem.query_len || lane % 4 != 0) return;
     const float LN_2 = 0.6931471805599453f;
-    float lse = row.sees_keys ? (row.maximum - WEIGHT_EXPONENT + log2_hardware(row.sum) + shift) * LN_2 : minus_infinity();
+    float lse =
+        row.sees_keys ? (row.maximum - WEIGHT_EXPONENT + log2_hardware(row.sum) + shift) * LN_2 : minus_infinity();
     problem.lse[static_cast<long long>(work.head_index(problem)) * problem.query_len + row.query] = lse;
 }
 
-__device__ inline void store_sums(const Attention& problem, const Work& work, const MmaSums& sums, const Rows& rows, float value_scale,
-                       int row_warp, int lane) {
+__device__ inline void store_sums(const Attention& problem, const Work& work, const MmaSums& sums, const Rows& rows,
+                                  float value_scale, int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], rows.normaliser[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row],
+                   rows.normaliser[row], value_scale);
         store_lse(problem, work, end, lane);
         if (end.query >= problem.query_len) continue;
 #pragma unroll
         for (int n = 0; n < DIM_TILES; n += 2) {
-            const float(&a)[4] = sums.value[row / 2][n];
-            const float(&b)[4] = sums.value[row / 2][n + 1];
+            const float (&a)[4] = sums.value[row / 2][n];
+            const float (&b)[4] = sums.value[row / 2][n + 1];
             int i = 2 * (row % 2);
             const float channels[4] = {a[i], a[i + 1], b[i], b[i + 1]};
             store_channels(problem, work, end, 8 * n + 4 * (lane % 4), channels);
@@ -96,11 +101,12 @@ __device__ inline void store_sums(const Attention& problem, const Work& work, co
     }
 }
 
-__device__ inline void store_sums(const Attention& problem, const Work& work, const LaneSums& sums, const Rows& rows, float value_scale,
-                       int row_warp, int lane) {
+__device__ inline void store_sums(const Attention& problem, const Work& work, const LaneSums& sums, const Rows& rows,
+                                  float value_scale, int row_warp, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row], rows.normaliser[row], value_scale);
+        RowEnd end(problem, Rows::query_of(work, row_warp, lane, row), rows.maximum[row], rows.sum[row],
+                   rows.normaliser[row], value_scale);
         store_lse(problem, work, end, lane);
     }
     // The lanes that hold a row's maximum and sum are not those that hold its channels.

@@ -6,8 +6,8 @@
 // channels 16i + 4·quad … +3.
 struct MmaSums {
     float value[ROW_TILES][DIM_TILES][4];
-    // Weights that were rounded to FP8 are divided by their own sum: the output stays a weighted mean of V's rows, and the
-    // errors of a row's largest weights cancel. One more column of the product, of ones, gives it.
+    // Weights that were rounded to FP8 are divided by their own sum: the output stays a weighted mean of V's rows, and
+    // the errors of a row's largest weights cancel. One more column of the product, of ones, gives it.
     float rounded_sum[PV == PV_FP8 ? ROW_TILES : 1][4];
 
     __device__ void begin() {
@@ -26,8 +26,8 @@ struct MmaSums {
     }
 
     // Most tiles bring no larger score to any row of the warp, and then the factors are one; but a branch around the
-    // multiplications would keep the softmax apart from the product that follows, which costs more. `unit_change` is for
-    // sums that are in units of V's scale, where that changes.
+    // multiplications would keep the softmax apart from the product that follows, which costs more. `unit_change` is
+    // for sums that are in units of V's scale, where that changes.
     __device__ void correct(const float (&row_correction)[Rows::COUNT], float unit_change) {
 #pragma unroll
         for (int row = 0; row < Rows::COUNT; ++row) {
@@ -50,7 +50,8 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, f16 and by rows in shared memory.
-    __device__ void add_widened(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
+    __device__ void add_widened(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group,
+                                int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
             int row = group * WARP_KEYS + 16 * step + lane % 16;
@@ -67,7 +68,8 @@ struct MmaSums {
     }
 
     // Weights as f16 A fragments times V, FP8 and transposed in shared memory.
-    __device__ void add_unpacked(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group, int lane) {
+    __device__ void add_unpacked(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 16][4], unsigned values, int group,
+                                 int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 16; ++step) {
 #pragma unroll
@@ -78,14 +80,16 @@ struct MmaSums {
                 for (int i = 0; i < 4; ++i) {
                     unsigned low = widen_low<E5M2>(words.word[i]), high = widen_high<E5M2>(words.word[i]);
 #pragma unroll
-                    for (int tile = 0; tile < ROW_TILES; ++tile) multiply_f16(value[tile][n + i], weights[tile][step], low, high);
+                    for (int tile = 0; tile < ROW_TILES; ++tile)
+                        multiply_f16(value[tile][n + i], weights[tile][step], low, high);
                 }
             }
         }
     }
 
     // Weights as E4M3 A fragments times V, FP8 and transposed in shared memory.
-    __device__ void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group, int lane) {
+    __device__ void add_fp8(const unsigned (&weights)[ROW_TILES][WARP_KEYS / 32][4], unsigned values, int group,
+                            int lane) {
 #pragma unroll
         for (int step = 0; step < WARP_KEYS / 32; ++step) {
             const unsigned ONES = 0x38383838;  // in E4M3
@@ -121,8 +125,8 @@ struct MmaSums {
                 for (int step = 0; step < WARP_KEYS / 32; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const float(&a)[4] = weights.value[tile][4 * step + 2 * (i / 2)];
-                        const float(&b)[4] = weights.value[tile][4 * step + 2 * (i / 2) + 1];
+                        const float (&a)[4] = weights.value[tile][4 * step + 2 * (i / 2)];
+                        const float (&b)[4] = weights.value[tile][4 * step + 2 * (i / 2) + 1];
                         int row = 2 * (i % 2);
                         fragment[tile][step][i] = pack_e4m3(a[row], a[row + 1], b[row], b[row + 1]);
                     }
@@ -135,7 +139,7 @@ struct MmaSums {
                 for (int step = 0; step < WARP_KEYS / 16; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const float(&pair)[4] = weights.value[tile][2 * step + i / 2];
+                        const float (&pair)[4] = weights.value[tile][2 * step + i / 2];
                         fragment[tile][step][i] = pack_f16(pair[2 * (i % 2)], pair[2 * (i % 2) + 1]);
                     }
             if constexpr (PV == PV_UNPACK) {
@@ -189,7 +193,8 @@ struct LaneSums {
 #pragma unroll
                 for (int i = 0; i < COUNT; ++i) {
                     unsigned offset = WideTile::address(0, key, place(lane, i) / 8) + 2 * (i % 8);
-                    value[i] = fmaf(weight, to_float(*reinterpret_cast<const unsigned short*>(tile + offset)), value[i]);
+                    value[i] =
+                        fmaf(weight, to_float(*reinterpret_cast<const unsigned short*>(tile + offset)), value[i]);
                 }
             } else {
 #pragma unroll

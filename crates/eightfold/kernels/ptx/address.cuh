@@ -1,7 +1,9 @@
 // Addresses and accesses of shared memory as the 32-bit numbers that the instructions take.
 #pragma once
 
-__device__ inline unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
+__device__ inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
 
 // ld.shared.v4: 16 bytes.
 __device__ inline uint4 load_shared_16(unsigned address) {

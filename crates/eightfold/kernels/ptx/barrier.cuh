@@ -22,7 +22,8 @@ __device__ inline void wait_for_phase(unsigned address, unsigned parity) {
     unsigned done;
     do {
         asm volatile(
-            "{ .reg .pred complete; mbarrier.test_wait.parity.shared.b64 complete, [%1], %2; selp.u32 %0, 1, 0, complete; }"
+            "{ .reg .pred complete; mbarrier.test_wait.parity.shared.b64 complete, [%1], %2; selp.u32 %0, 1, 0, "
+            "complete; }"
             : "=r"(done)
             : "r"(address), "r"(parity)
             : "memory");

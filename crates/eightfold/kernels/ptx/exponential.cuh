@@ -1,7 +1,8 @@
 // Powers and logarithms of two. Each thread for itself.
 #pragma once
 
-// ex2.approx.ftz: one instruction of the special-function unit, 16 a clock per multiprocessor; 2 units in the last place.
+// ex2.approx.ftz: one instruction of the special-function unit, 16 a clock per multiprocessor; 2 units in the last
+// place.
 __device__ inline float exp2_hardware(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

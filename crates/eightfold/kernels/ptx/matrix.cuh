@@ -35,16 +35,16 @@ __device__ inline Words4 load_matrices_transposed(unsigned row_address) {
 // mma.sync m16n8k16, f16 operands, f32 sums: sum += a · b.
 __device__ inline void multiply_f16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // mma.sync m16n8k32, FP8 operands, f32 sums. Native on sm_89; on sm_90 the compiler widens to f16.
 template <bool A_E5M2, bool B_E5M2>
 __device__ inline void multiply_fp8(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-#define MULTIPLY_FP8(FORMATS)                                                                                       \
+#define MULTIPLY_FP8(FORMATS)                                                                                         \
     asm("mma.sync.aligned.m16n8k32.row.col.f32." FORMATS ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                    \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                      \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
     if constexpr (A_E5M2 && B_E5M2) {
         MULTIPLY_FP8("e5m2.e5m2");

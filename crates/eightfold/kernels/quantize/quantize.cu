@@ -19,15 +19,15 @@ struct Quantize {
     int scale_head_stride;  // index of a scale = (batch * heads + head) * scale_head_stride + row / scale_rows
     int scale_rows;
     int heads, len, head_dim;
-    int parts_per_scale;   // first launch: blocks that share a scale's rows of one head
-    int blocks_per_head;   // first and third launch
+    int parts_per_scale;  // first launch: blocks that share a scale's rows of one head
+    int blocks_per_head;  // first and third launch
 };
 static_assert(sizeof(Quantize) == 112, "the host passes 112 bytes");
 
 constexpr int THREADS = 256;
-constexpr int TILE = 64;    // rows of a block, and channels of a transposed one
-constexpr int VECTOR = 8;   // values that a thread takes at a time
-constexpr int LINE = 16;    // lines of codes are padded to a multiple of this many bytes
+constexpr int TILE = 64;   // rows of a block, and channels of a transposed one
+constexpr int VECTOR = 8;  // values that a thread takes at a time
+constexpr int LINE = 16;   // lines of codes are padded to a multiple of this many bytes
 #if FORMAT_E5M2
 constexpr float LARGEST_CODE = 57344.0f;
 #else
