@@ -1,4 +1,7 @@
-//! What the knobs of every kernel have in common: named values, and a description for people and for searches.
+//! What the knobs of every kernel have in common: named values, a description for people and for searches, named configs.
+
+use crate::error::Result;
+use crate::suggest;
 
 /// The name and the meaning of a knob, and what it may be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +12,23 @@ pub struct Knob {
     pub values: &'static [&'static str],
     /// What it does.
     pub what: &'static str,
+}
+
+/// A named config on a kernel's ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stage<Config> {
+    /// Its name, usable wherever a config is.
+    pub name: &'static str,
+    /// What changed since the stage before.
+    pub what: &'static str,
+    /// The knobs.
+    pub config: Config,
+}
+
+/// The stage of this name.
+pub(crate) fn find_stage<Config>(stages: &'static [Stage<Config>], name: &str) -> Result<&'static Stage<Config>> {
+    let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+    stages.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
 }
 
 /// Declares an enum of knob values with their names as text.

@@ -44,7 +44,7 @@ mod tensor;
 mod variant;
 
 pub use error::{Error, Result};
-pub use knobs::Knob;
+pub use knobs::{Knob, Stage};
 pub use output::{Output, Values};
 pub use plan::{Considered, Plan, RunReport, attention};
 pub use problem::{MAX_HEAD_DIM, Mask, OutputFormat, Problem, Shape};

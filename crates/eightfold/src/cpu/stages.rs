@@ -2,18 +2,10 @@
 
 use super::config::{Config, Exp, Numbers, Schedule, Simd};
 use crate::error::Result;
-use crate::suggest;
+use crate::knobs;
 
-/// A named config on the ladder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// Its name, usable wherever a config is.
-    pub name: &'static str,
-    /// What changed since the stage before.
-    pub what: &'static str,
-    /// The knobs.
-    pub config: Config,
-}
+/// A named config on this ladder.
+pub type Stage = knobs::Stage<Config>;
 
 const BASELINE: Config = Config {
     numbers: Numbers::F32,
@@ -47,6 +39,5 @@ pub const STAGES: &[Stage] = &[
 
 /// The stage of this name.
 pub fn find(name: &str) -> Result<&'static Stage> {
-    let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-    STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
+    knobs::find_stage(STAGES, name)
 }

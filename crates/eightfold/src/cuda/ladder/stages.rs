@@ -2,18 +2,10 @@
 
 use super::config::{Banks, Config, Copy, Exp, Pv, Qk, Schedule, Softmax};
 use crate::error::Result;
-use crate::suggest;
+use crate::knobs;
 
-/// A named config on the ladder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// Its name, usable wherever a config is.
-    pub name: &'static str,
-    /// What changed since the stage before.
-    pub what: &'static str,
-    /// The knobs.
-    pub config: Config,
-}
+/// A named config on this ladder.
+pub type Stage = knobs::Stage<Config>;
 
 const BASELINE: Config = Config {
     copy: Copy::Sync,
@@ -94,8 +86,7 @@ impl Stage {
 
 /// The stage of this name.
 pub fn find(name: &str) -> Result<&'static Stage> {
-    let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-    STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
+    knobs::find_stage(STAGES, name)
 }
 
 #[cfg(test)]
