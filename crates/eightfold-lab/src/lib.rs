@@ -8,6 +8,7 @@ pub mod gates;
 pub mod inputs;
 pub mod kernel;
 pub mod ladder;
+pub mod ledger;
 pub mod measure;
 pub mod memory;
 pub mod peers;
