@@ -391,8 +391,7 @@ mod tests {
                 entry.timing.as_mut().unwrap().summary.p50_us *= factor;
             }
             let evolution = Evolution::new(kernel, Some((Path::new("r"), &record)));
-            let floors = ["avx512", "queue"].map(|stage| row(&evolution, stage).floor.clone().unwrap().standing);
-            floors
+            ["avx512", "queue"].map(|stage| row(&evolution, stage).floor.clone().unwrap().standing)
         };
         assert_eq!(standing(10.0), [Some(Standing::Refuted), None]);
         assert_eq!(standing(0.01), [Some(Standing::Impossible); 2]);
