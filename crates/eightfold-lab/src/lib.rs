@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod measure;
 pub mod memory;
 pub mod peers;
+pub mod profile;
 pub mod progress;
 pub mod provenance;
 pub mod record;
