@@ -7,6 +7,7 @@ pub mod doctor;
 mod dump;
 pub mod explain;
 pub mod ladder;
+pub mod ledger;
 mod recording;
 pub mod run;
 mod selection;

@@ -7,6 +7,7 @@ mod fixed_data;
 pub mod gates_table;
 mod gpu_ladder_table;
 pub mod ladder_table;
+pub mod ledger_table;
 mod numbers;
 #[cfg(test)]
 mod readme;

@@ -4,6 +4,7 @@ mod attend;
 mod bad_input;
 mod gpu;
 mod jobs;
+mod ledger;
 mod machine_faults;
 mod support;
 mod words;

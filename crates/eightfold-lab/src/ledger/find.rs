@@ -1,0 +1,104 @@
+//! The record that a ledger is held against.
+
+use crate::kernel::Kernel;
+use crate::record::{Kind, Record};
+use crate::store::RECORD_FILE;
+use eightfold::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// A record, and what was passed over on the way to it.
+#[derive(Debug)]
+pub struct Found {
+    /// The newest that fits, with its path.
+    pub record: Option<(PathBuf, Record)>,
+    /// Why newer ones could not be read.
+    pub unreadable: Vec<Error>,
+}
+
+/// The newest ladder record of a kernel, without a mask, among the runs in these folders; folders need not exist.
+pub fn newest(folders: &[&Path], kernel: Kernel) -> Found {
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let mut runs: Vec<(String, PathBuf)> = entries
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().join(RECORD_FILE))))
+        // A run's name begins with its time, then its kind. Names that begin with a dot are not complete.
+        .filter(|(name, path)| !name.starts_with('.') && name.contains("-ladder") && path.is_file())
+        .collect();
+    runs.sort_by(|a, b| b.cmp(a));
+    let mut unreadable = Vec::new();
+    for (_, path) in runs {
+        match Record::read(&path) {
+            Ok(record) if kernel_of(&record) == Some(kernel) => {
+                return Found { record: Some((path, record)), unreadable };
+            }
+            Ok(_) => {}
+            Err(error) => unreadable.push(error),
+        }
+    }
+    Found { record: None, unreadable }
+}
+
+/// The ladder record at this path, a file or the folder of its run, and the kernel whose stages it measures.
+pub fn load(path: &Path) -> Result<(PathBuf, Record, Kernel)> {
+    let file = if path.is_dir() { path.join(RECORD_FILE) } else { path.to_path_buf() };
+    let record = Record::read(&file)?;
+    let kernel = kernel_of(&record).ok_or_else(|| {
+        Error::invalid(
+            "record",
+            format!("{} does not measure the stages of a ladder without a mask", file.display()),
+            "give the record of `eightfold` or `eightfold --kernel K`, run without --causal",
+        )
+    })?;
+    Ok((file, record, kernel))
+}
+
+/// The kernel whose ladder a record climbs without a mask, which is what predictions are for.
+pub fn kernel_of(record: &Record) -> Option<Kernel> {
+    if record.kind != Kind::Ladder {
+        return None;
+    }
+    let group = record.groups.iter().find(|group| !group.problem.causal && !group.sweep)?;
+    let entry = group.entries.iter().find(|entry| !entry.peer)?;
+    entry.implementation.split(':').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results")
+    }
+
+    #[test]
+    fn the_newest_record_without_a_mask_is_found_for_each_kernel() {
+        for kernel in [Kernel::Cpu, Kernel::Ladder] {
+            let found = newest(&[&results(), Path::new("/nowhere")], kernel);
+            let (_, record) = found.record.unwrap();
+            assert!(found.unreadable.is_empty());
+            assert_eq!((record.kind, kernel_of(&record)), (Kind::Ladder, Some(kernel)));
+            assert!(record.groups.iter().all(|group| !group.problem.causal));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_passed_over_and_named_and_what_is_incomplete_is_not_looked_at() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["20990101T000000Z-ladder", ".20990101T000000Z-ladder.1.tmp", "20990101T000000Z-bench"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+            std::fs::write(place.path().join(name).join(RECORD_FILE), "{}").unwrap();
+        }
+        let found = newest(&[place.path(), &results()], Kernel::Cpu);
+        assert!(found.record.is_some());
+        assert_eq!(found.unreadable.len(), 1);
+        assert!(found.unreadable[0].to_string().contains("20990101T000000Z-ladder"));
+        assert!(newest(&[place.path()], Kernel::Cpu).record.is_none());
+    }
+
+    #[test]
+    fn a_record_of_something_else_is_refused() {
+        for name in ["20261115T090626Z-bench", "20261115T090533Z-ladder"] {
+            let error = load(&results().join(name)).unwrap_err().to_string();
+            assert!(error.contains("does not measure the stages of a ladder without a mask"), "{error}");
+        }
+    }
+}
