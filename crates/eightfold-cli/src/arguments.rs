@@ -1,6 +1,6 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, doctor, explain, ladder, run};
+use crate::commands::{attend, bench, doctor, explain, ladder, report, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -35,6 +35,8 @@ pub enum Command {
     Run(run::Arguments),
     /// Time chosen variants, taking turns, with peers beside them
     Bench(bench::Arguments),
+    /// Show records as one page: verdict, charts, errors, resources, environment
+    Report(report::Arguments),
     /// Compute attention on your own tensors
     Attend(attend::Arguments),
     /// Say what would run for a problem, and why

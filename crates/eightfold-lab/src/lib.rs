@@ -14,6 +14,7 @@ pub mod peers;
 pub mod progress;
 pub mod provenance;
 pub mod record;
+pub mod report;
 pub mod shapes;
 pub mod store;
 pub mod tensors;

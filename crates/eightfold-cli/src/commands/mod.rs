@@ -8,6 +8,7 @@ mod dump;
 pub mod explain;
 pub mod ladder;
 mod recording;
+pub mod report;
 pub mod run;
 mod selection;
 mod tools;

@@ -5,5 +5,6 @@ mod bad_input;
 mod gpu;
 mod jobs;
 mod machine_faults;
+mod report;
 mod support;
 mod words;
