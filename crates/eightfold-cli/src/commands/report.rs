@@ -29,7 +29,11 @@ struct Written {
 
 /// Reads every record before anything is written, writes the page, says what the verdict is.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
-    if arguments.records.contains(&arguments.out) {
+    let is_out = |path: &PathBuf| {
+        let whole = arguments.out.canonicalize();
+        whole.is_ok_and(|out| report::record_file(path).canonicalize().is_ok_and(|file| file == out))
+    };
+    if arguments.records.iter().any(is_out) {
         let rule = format!("`{}` is one of the records", arguments.out.display());
         return Err(Error::invalid("out", rule, "name another file for the page"));
     }

@@ -61,6 +61,9 @@ fn what_is_no_record_is_refused_and_an_old_page_stays() {
     std::fs::write(place.file("report.html"), "old").unwrap();
     std::fs::write(place.file("words.json"), "not a record").unwrap();
     std::fs::write(place.file("newer.json"), r#"{"schema": 99}"#).unwrap();
+    std::fs::create_dir(place.file("run")).unwrap();
+    std::fs::write(place.file("run/record.json"), "a record").unwrap();
+    let before = place.contents();
     let mut answers = String::new();
     for arguments in [
         "report",
@@ -69,6 +72,7 @@ fn what_is_no_record_is_refused_and_an_old_page_stays() {
         "report words.json",
         "report newer.json",
         "report newer.json --out newer.json",
+        "report run --out ./run/record.json",
         "report newer.json --out missing/page.html",
     ] {
         let output = place.run(arguments);
@@ -77,12 +81,13 @@ fn what_is_no_record_is_refused_and_an_old_page_stays() {
     }
     insta::assert_snapshot!(answers);
     assert_eq!(std::fs::read(place.file("report.html")).unwrap(), b"old");
-    assert_eq!(place.contents(), ["newer.json", "report.html", "words.json"]);
+    assert_eq!(std::fs::read(place.file("run/record.json")).unwrap(), b"a record");
+    assert_eq!(place.contents(), before);
 }
 
-/// Times, distributions and errors of every problem that was timed, errors alone of the others, a roofline of each
-/// record with times: of the ladder's four problems, the run's two sweeps and the bench's six problems.
-const CHARTS: usize = 4 * 3 + 1 + 2 + 6 * 3 + 1;
+/// Times, distributions and two of errors for every problem that was timed, those of errors alone for the others, and a
+/// roofline for each record with times: the ladder's four problems, the run's two sweeps, the bench's six problems.
+const CHARTS: usize = 4 * 4 + 1 + 2 * 2 + 6 * 4 + 1;
 
 /// Makes a missing browser a failure.
 const REQUIRE_CHROMIUM: &str = "EIGHTFOLD_REQUIRE_CHROMIUM";

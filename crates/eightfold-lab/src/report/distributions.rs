@@ -119,9 +119,9 @@ fn outline(bins: &[usize; BINS], bottom: f64) -> String {
 
 fn runs(spreads: &[Spread]) -> Markup {
     let mut columns = vec![table::words("contestant"), table::numbers("runs"), table::numbers("rounds")];
-    columns.extend(["min", "mean", "std", "std / mean"].map(table::numbers));
+    columns.extend(["min", "mean", "p90", "std / mean"].map(table::numbers));
     let launched = spreads.iter().any(|spread| spread.entry.launch_timing.is_some());
-    columns.extend(launched.then(|| table::numbers("single launch p50")));
+    columns.extend(launched.then(|| table::numbers("one launch")));
     let rows = spreads.iter().filter_map(|spread| {
         let timing = spread.entry.timing.as_ref()?;
         let summary = timing.summary;
@@ -133,7 +133,7 @@ fn runs(spreads: &[Spread]) -> Markup {
             table::optional(rounds, numbers::whole),
             table::text(numbers::time(summary.min_us)),
             table::text(numbers::time(summary.mean_us)),
-            table::text(numbers::time(summary.std_us)),
+            table::text(numbers::time(summary.p90_us)),
             table::optional(Some(share).filter(|share| share.is_finite()), |share| format!("{:.2} %", 100.0 * share)),
         ];
         let launch = spread.entry.launch_timing.as_ref().map(|timing| timing.summary.p50_us);

@@ -1,7 +1,7 @@
 //! One problem: its times, their spread, the errors, the resources, and what needs words.
 
 use super::{distributions, errors, ladder, numbers, resources, words};
-use crate::gates::Outcome;
+use crate::gates::{Gate, GateReport, Outcome};
 use crate::record::{Group, Kind};
 use maud::{Markup, html};
 
@@ -44,21 +44,22 @@ fn about(group: &Group) -> String {
     )
 }
 
-/// Why a gate was not passed, why a time is missing.
+/// Why a gate was not passed, what was gained and how surely, why a time is missing.
 fn remarks(group: &Group) -> Markup {
     let remarks: Vec<_> = group
         .entries
         .iter()
         .flat_map(|entry| {
-            let unpassed = entry.gates.iter().filter(|gate| gate.outcome != Outcome::Pass);
-            let unpassed = unpassed.map(|gate| (Some(gate.outcome), gate.summary.as_str()));
-            let reasons = unpassed.chain(entry.note.iter().map(|note| (None, note.as_str())));
+            let telling = |gate: &&GateReport| gate.outcome != Outcome::Pass || gate.gate == Gate::Performance;
+            let told = entry.gates.iter().filter(telling);
+            let told = told.map(|gate| (Some(gate.outcome), gate.summary.as_str()));
+            let reasons = told.chain(entry.note.iter().map(|note| (None, note.as_str())));
             reasons.map(|(outcome, reason)| (entry.name.as_str(), outcome, reason))
         })
         .collect();
     html! {
         @if !remarks.is_empty() {
-            h4 { "Remarks" }
+            h4 { "What the gates said" }
             ul .remarks { @for (name, outcome, reason) in remarks {
                 li {
                     strong { (name) } " "

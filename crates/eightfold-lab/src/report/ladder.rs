@@ -2,6 +2,7 @@
 
 use super::chart::{self, Row};
 use super::numbers;
+use super::roofline;
 use super::scale::Scale;
 use super::table;
 use super::words;
@@ -79,8 +80,10 @@ fn in_words(timed: &[&Entry]) -> String {
 fn times(group: &Group) -> Markup {
     let reached = |gate: Gate| group.entries.iter().any(|entry| entry.gate(gate).is_some());
     let judged = reached(Gate::Performance);
-    let mut columns = vec![table::words("contestant"), table::numbers("p50"), table::numbers("p90")];
-    columns.push(table::numbers("p99"));
+    let rates = group.entries.iter().filter_map(|entry| roofline::rate(group, entry));
+    let (rate_unit, rate_size) = roofline::unit(rates.fold(0.0, f64::max));
+    let mut columns = vec![table::words("contestant"), table::numbers("p50"), table::numbers("p99")];
+    columns.push(table::numbers(rate_unit));
     columns.extend([table::numbers("× before"), table::numbers("× first"), table::words("correct")]);
     columns.extend(judged.then(|| table::words("gain")));
     let first = group.entries.iter().find(|entry| !entry.peer).and_then(Entry::p50_us);
@@ -94,8 +97,8 @@ fn times(group: &Group) -> Markup {
         let mut row = vec![
             html! { span class=[entry.peer.then_some("peer")] { (entry.name) } },
             time(summary.map(|summary| summary.p50_us)),
-            time(summary.map(|summary| summary.p90_us)),
             time(summary.map(|summary| summary.p99_us)),
+            table::optional(roofline::rate(group, entry), |rate| numbers::three_digits(rate / rate_size)),
         ];
         row.extend([over(before.filter(|_| !entry.peer)), over(first), words::cell(&entry.gates, Gate::Correctness)]);
         row.extend(judged.then(|| words::cell(&entry.gates, Gate::Performance)));

@@ -18,7 +18,7 @@ mod words;
 use crate::record::Record;
 use crate::store::RECORD_FILE;
 use eightfold::{Error, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use summary::Tally;
 
@@ -34,7 +34,7 @@ pub struct Source {
 impl Source {
     /// Reads a record from its file, or from the folder that holds it.
     pub fn read(path: &Path) -> Result<Source> {
-        let file = if path.is_dir() { path.join(RECORD_FILE) } else { path.to_path_buf() };
+        let file = record_file(path);
         if !file.exists() {
             let rule = format!("{} does not exist", file.display());
             return Err(Error::invalid("record", rule, "give a record.json, or the folder that holds one"));
@@ -42,6 +42,11 @@ impl Source {
         let record = Record::read(&file)?;
         Ok(Source { name: name(&file), record })
     }
+}
+
+/// The file of a record that is named by its file or by the folder that holds it.
+pub fn record_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(RECORD_FILE) } else { path.to_path_buf() }
 }
 
 /// What tells a record from others: its folder's name, since most are called `record.json`.

@@ -46,9 +46,14 @@ fn points(group: &Group) -> impl Iterator<Item = Point<'_>> {
 }
 
 /// Achieved GFLOP/s at the median.
-fn rate(group: &Group, entry: &Entry) -> Option<f64> {
+pub fn rate(group: &Group, entry: &Entry) -> Option<f64> {
     let p50_us = entry.p50_us().filter(|p50_us| *p50_us > 0.0)?;
     Some(group.problem.gflop / (p50_us * 1e-6))
+}
+
+/// The unit for rates up to this one, and how many GFLOP/s it is.
+pub fn unit(most_gflop_per_second: f64) -> (&'static str, f64) {
+    if most_gflop_per_second >= 1e3 { ("TFLOP/s", 1e3) } else { ("GFLOP/s", 1.0) }
 }
 
 /// What any implementation has to move at least; none for an output format that is not known here.
@@ -70,7 +75,7 @@ fn draw(points: &[Point], across: &Scale, up: &Scale) -> Markup {
     let x = |value: f64| LEFT + (RIGHT - LEFT) * across.position(value);
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * up.position(value);
     let (Scale::Linear { to, .. } | Scale::Log { to, .. }) = *up;
-    let (unit, unit_size) = if to >= 1e3 { ("TFLOP/s", 1e3) } else { ("GFLOP/s", 1.0) };
+    let (unit, unit_size) = unit(to);
     let content = html! {
         @for value in across.ticks() {
             @let at = chart::number(x(value));
@@ -104,7 +109,7 @@ fn draw(points: &[Point], across: &Scale, up: &Scale) -> Markup {
 }
 
 fn rates(record: &Record) -> Markup {
-    let mut columns = vec![table::words("problem"), table::numbers("GFLOP"), table::numbers("FLOP per byte")];
+    let mut columns = vec![table::words("problem"), table::numbers("FLOP per byte")];
     columns.extend([table::words("fastest of ours"), table::numbers("rate")]);
     columns.extend([table::words("fastest peer"), table::numbers("rate")]);
     let rows = record.groups.iter().filter(|group| !group.sweep).map(|group| {
@@ -115,8 +120,7 @@ fn rates(record: &Record) -> Markup {
         };
         let intensity = least_bytes(&group.problem).map(|bytes| group.problem.gflop * 1e9 / bytes as f64);
         let mut row = vec![
-            table::text(words::title(group)),
-            table::text(numbers::three_digits(group.problem.gflop)),
+            html! { (group.shape) @if group.problem.causal { ", causal" } },
             table::optional(intensity, numbers::three_digits),
         ];
         for peer in [false, true] {
@@ -125,7 +129,7 @@ fn rates(record: &Record) -> Markup {
         }
         row
     });
-    table::render("Achieved rates", &columns, rows.collect())
+    table::render("Fastest; the rest is beside each ladder", &columns, rows.collect())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ fn skeleton(html: &str) -> String {
             lines.push(format!("[picture: {label}]"));
         }
         let heading = tag.starts_with('h') && tag[1..].starts_with(|letter: char| letter.is_ascii_digit());
-        let heading = heading.then(|| "#".repeat(tag[1..2].parse().unwrap()) + " ").unwrap_or_default();
+        let heading = if heading { "#".repeat(tag[1..2].parse().unwrap()) + " " } else { String::new() };
         if !text.trim().is_empty() {
             lines.push(format!("{heading}{}", text.trim()));
         }
