@@ -1,6 +1,6 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, doctor, explain, ladder, ledger, run};
+use crate::commands::{attend, bench, doctor, explain, ladder, ledger, report, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -37,6 +37,8 @@ pub enum Command {
     Bench(bench::Arguments),
     /// Show what every stage was expected to bring, and what it brought
     Ledger(ledger::Arguments),
+    /// Show records as one page: verdict, charts, errors, resources, environment
+    Report(report::Arguments),
     /// Compute attention on your own tensors
     Attend(attend::Arguments),
     /// Say what would run for a problem, and why

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
+        Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),
         Some(Command::Explain(arguments)) => commands::explain::execute(&arguments, json),
         Some(Command::Doctor(arguments)) => commands::doctor::execute(&arguments, json),

@@ -16,6 +16,7 @@ pub mod profile;
 pub mod progress;
 pub mod provenance;
 pub mod record;
+pub mod report;
 pub mod shapes;
 pub mod store;
 pub mod tensors;

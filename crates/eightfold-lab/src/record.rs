@@ -191,6 +191,9 @@ impl From<&Problem> for ProblemRecord {
     }
 }
 
+/// What to do about a file that is no record.
+const OWN_RECORD: &str = "give the path of a record.json that this program wrote";
+
 impl Record {
     /// A record without results yet.
     pub fn new(kind: Kind, provenance: Provenance) -> Self {
@@ -230,20 +233,17 @@ impl Record {
 
     /// Reads a record back.
     pub fn read(path: &Path) -> Result<Self> {
-        let invalid = |rule: String| {
-            Error::invalid(
-                "record",
-                format!("{} {rule}", path.display()),
-                "give the path of a record.json that this program wrote",
-            )
-        };
+        let invalid = |rule: String| Error::invalid("record", format!("{} {rule}", path.display()), OWN_RECORD);
         let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| invalid(format!("is not JSON: {error}")))?;
         let schema = value.get("schema").and_then(serde_json::Value::as_u64);
         if schema != Some(u64::from(SCHEMA)) {
             let found = schema.map_or("none".into(), |schema| schema.to_string());
-            return Err(invalid(format!("has schema {found}, and this version reads {SCHEMA}")));
+            let rule = format!("{} has schema {found}, and this version reads {SCHEMA}", path.display());
+            let newer = schema.is_some_and(|schema| schema > u64::from(SCHEMA));
+            let fix = if newer { "use the version of Eightfold that wrote it, or a later one" } else { OWN_RECORD };
+            return Err(Error::invalid("record", rule, fix));
         }
         serde_json::from_value(value).map_err(|error| invalid(format!("does not hold a record: {error}")))
     }

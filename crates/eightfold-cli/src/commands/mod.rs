@@ -9,6 +9,7 @@ pub mod explain;
 pub mod ladder;
 pub mod ledger;
 mod recording;
+pub mod report;
 pub mod run;
 mod selection;
 mod tools;

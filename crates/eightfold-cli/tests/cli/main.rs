@@ -6,5 +6,6 @@ mod gpu;
 mod jobs;
 mod ledger;
 mod machine_faults;
+mod report;
 mod support;
 mod words;
