@@ -12,6 +12,7 @@ pub struct KernelContestant<'a> {
     plan: Plan,
     output: Output,
     expected_hash: Option<u64>,
+    delay: f64,
 }
 
 impl<'a> KernelContestant<'a> {
@@ -24,7 +25,14 @@ impl<'a> KernelContestant<'a> {
             plan: Plan::with_variant(&case.problem, variant)?,
             output: Output::zeros(&case.problem),
             expected_hash,
+            delay: 0.0,
         })
+    }
+
+    /// The same, with every run made longer by this share of itself: a slowdown of known size, for a test of whoever
+    /// judges the times.
+    pub fn delayed_by(self, delay: f64) -> Self {
+        KernelContestant { delay, ..self }
     }
 }
 
@@ -41,6 +49,12 @@ impl Contestant for KernelContestant<'_> {
             .map(|_| {
                 let start = Instant::now();
                 self.plan.run(q, k, v, &mut self.output)?;
+                if self.delay > 0.0 {
+                    let until = start.elapsed().mul_f64(1.0 + self.delay);
+                    while start.elapsed() < until {
+                        std::hint::spin_loop();
+                    }
+                }
                 Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
             })
             .collect()
