@@ -6,7 +6,7 @@ use crate::support::Place;
 fn help() {
     let place = Place::new();
     let mut all = String::new();
-    for command in ["-h", "run -h", "bench -h", "attend --help", "explain -h", "doctor -h"] {
+    for command in ["-h", "run -h", "bench -h", "compare --help", "attend --help", "explain -h", "doctor -h"] {
         all.push_str(&format!("$ eightfold {command}\n{}\n", place.succeed(command)));
     }
     insta::assert_snapshot!(all);

@@ -157,7 +157,7 @@ impl Live<'_> {
         if let Some(planted) = self.planted {
             let delayed = if planted > 0.0 { 0..2 } else { 2..3 };
             for entry in &mut group.entries[delayed] {
-                let percent = 100.0 * planted.abs();
+                let percent = (1e4 * planted.abs()).round() / 1e2;
                 entry.note =
                     Some(format!("PLANTED: every timed run was made {percent} % longer, to test the comparison"));
             }
