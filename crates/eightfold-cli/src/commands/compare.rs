@@ -8,7 +8,7 @@ use crate::progress::Bar;
 use clap::Args;
 use eightfold::quantize::Quantizer;
 use eightfold::{Error, Plan, Problem, Result, Variant};
-use eightfold_lab::compare::{self, Compared, Comparison, Live, RESOLUTION, RecordSide};
+use eightfold_lab::compare::{self, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, StandardCase};
 use eightfold_lab::inputs::Family;
@@ -16,6 +16,7 @@ use eightfold_lab::progress::Progress;
 use eightfold_lab::record::{Kind, Record};
 use eightfold_lab::shapes;
 use eightfold_lab::store::{RECORD_FILE, write_file};
+use eightfold_lab::verdict::RESOLUTION;
 use std::path::Path;
 
 /// The verdict for people, beside the record.
@@ -43,7 +44,7 @@ pub struct Arguments {
     /// The seed of the order of turns, for two variants [default: 8]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Test the comparison itself with a planted difference: -5% makes every run of B take 5 % longer, +5% every run of A
+    /// Test the comparison itself with a planted difference: -5% counts every run of B as 5 % longer, +5% every run of A
     #[arg(long, value_name = "GAIN", allow_hyphen_values = true)]
     plant: Option<String>,
     #[command(flatten)]

@@ -95,7 +95,7 @@ pub fn planted_words(planted: f64) -> String {
     let who = if planted > 0.0 { "baseline" } else { "candidate" };
     let percent = |share: f64| (1e4 * share).round() / 1e2;
     format!(
-        "PLANTED: every timed run of the {who} was made {} % longer, to test the comparison",
+        "PLANTED: every timed run of the {who} was counted as {} % longer, to test the comparison",
         percent(planted.abs())
     )
 }

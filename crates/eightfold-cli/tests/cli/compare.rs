@@ -49,7 +49,7 @@ fn a_planted_slowdown_is_a_regression_and_without_a_requirement_that_is_no_failu
     let (_, code, text, found) = compare(&format!("{SAME} --plant -30%"), regression);
     assert_eq!((code, found.outcome, found.planted), (Some(0), Outcome::Negative, Some(-0.3)));
     assert!(found.speed_up.unwrap().ratio < 0.95, "{text}");
-    assert!(text.contains("PLANTED: every timed run of the candidate was made 30 % longer"), "{text}");
+    assert!(text.contains("PLANTED: every timed run of the candidate was counted as 30 % longer"), "{text}");
     assert!(text.trim_end().ends_with("(the difference was PLANTED)"), "{text}");
 }
 

@@ -2,11 +2,7 @@
 
 use crate::gates::{GateReport, Outcome};
 use crate::measure::{Looks, Samples};
-use crate::verdict::{self, SpeedUp};
-
-/// Differences below this share are not told from what differs when a kernel is compared with itself: where the layout
-/// of its memory fell, which core it ran on.
-pub const RESOLUTION: f64 = 0.02;
+use crate::verdict::{self, RESOLUTION, SpeedUp};
 
 /// What the times say so far.
 #[derive(Debug, Clone, PartialEq)]

@@ -26,7 +26,7 @@ pub struct Live<'a> {
     pub seed: u64,
     /// Rounds at the very most.
     pub most_rounds: usize,
-    /// A difference to put there, as a test of the comparison: at 0.05 every run of the baseline takes 5 % longer, at
+    /// A difference to put there, as a test of the comparison: at 0.05 every run of the baseline counts as 5 % longer, at
     /// −0.05 every run of the candidate.
     pub planted: Option<f64>,
 }
@@ -65,7 +65,7 @@ impl Live<'_> {
         let mut comparison = self.unjudged(&group);
         if let Some(reason) = first_failure(&group.entries)? {
             comparison.outcome = Outcome::Fail;
-            comparison.summary = format!("{reason}; a time of wrong results is no time");
+            comparison.summary = format!("{reason}; nothing was timed");
             return Ok(Compared { group, comparison });
         }
         lost.map_or(Ok(()), Err)?;
@@ -159,7 +159,7 @@ impl Live<'_> {
             for entry in &mut group.entries[delayed] {
                 let percent = (1e4 * planted.abs()).round() / 1e2;
                 entry.note =
-                    Some(format!("PLANTED: every timed run was made {percent} % longer, to test the comparison"));
+                    Some(format!("PLANTED: every timed run was counted as {percent} % longer, to test the comparison"));
             }
         }
     }

@@ -6,7 +6,7 @@ mod records;
 #[cfg(test)]
 mod simulation;
 
-pub use decision::{Judged, RESOLUTION, judge};
+pub use decision::{Judged, judge};
 pub use live::{Compared, Live};
 pub use records::{RecordSide, compare_records};
 
