@@ -30,8 +30,8 @@ impl<'a> KernelContestant<'a> {
     }
 
     /// The same, with every run counted as longer by this share of itself: a slowdown of known size, for a test of
-    /// whoever judges the times. To wait that long instead costs more than the wait, and nobody knows how much: worker
-    /// threads fall asleep meanwhile, and a wait of 5 % was measured to cost 17 %.
+    /// whoever judges the times. Only the reading is lengthened: a busy wait in its place moved the ratio by more than
+    /// itself (5 % by 6 to 20 %, on a machine that was not idle), probably because worker threads fall asleep meanwhile.
     pub fn delayed_by(self, delay: f64) -> Self {
         KernelContestant { delay, ..self }
     }
