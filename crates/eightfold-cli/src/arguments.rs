@@ -1,6 +1,6 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, doctor, explain, ladder, ledger, report, run};
+use crate::commands::{attend, bench, compare, doctor, explain, ladder, ledger, report, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -35,6 +35,16 @@ pub enum Command {
     Run(run::Arguments),
     /// Time chosen variants, taking turns, with peers beside them
     Bench(bench::Arguments),
+    /// Say whether B is faster than A: two variants now, or two records
+    ///
+    /// PASS: the whole 95 % interval of the speed-up p50(A) / p50(B) is at or above the required one. VALID NEGATIVE: all
+    /// of it is below. INCONCLUSIVE: the rounds ran out before either. INVALID RUN: A against itself is more than 2 % off,
+    /// or the contestants met different conditions. Two variants take turns, A twice in each round, in random order, after
+    /// both passed the correctness gate. Two records are compared where both timed the same problem on the same device.
+    ///
+    /// Exit code: 0 for PASS, and without --require for every sound comparison; 1 where a gate failed, or with --require
+    /// for VALID NEGATIVE and INCONCLUSIVE; 2 for a mistake or an INVALID RUN.
+    Compare(compare::Arguments),
     /// Show what every stage was expected to bring, and what it brought
     Ledger(ledger::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 enum Verdict {
     Passed,
     GateFailed,
+    /// The run was no evidence of anything.
+    Unsound,
 }
 
 const GATE_FAILED: u8 = 1;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
+        Some(Command::Compare(arguments)) => commands::compare::execute(&arguments, json),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     match verdict {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::GateFailed) => ExitCode::from(GATE_FAILED),
+        Ok(Verdict::Unsound) => ExitCode::from(MISTAKE),
         Err(error) => {
             output::complain(&error.to_string());
             ExitCode::from(MISTAKE)

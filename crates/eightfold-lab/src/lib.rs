@@ -1,6 +1,7 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
 pub mod build;
+pub mod compare;
 pub mod dump;
 pub mod errors;
 pub mod examine;

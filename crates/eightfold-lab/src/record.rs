@@ -1,5 +1,6 @@
 //! The record of a run: versioned JSON that says what was computed, how, where, and what came out.
 
+use crate::compare::Comparison;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
 use crate::measure::{Samples, Summary, Timer};
 use crate::provenance::Provenance;
@@ -23,6 +24,8 @@ pub enum Kind {
     Bench,
     /// Compiling for an architecture, without a device.
     Build,
+    /// One variant against another, or one record against another.
+    Compare,
 }
 
 impl fmt::Display for Kind {
@@ -32,6 +35,7 @@ impl fmt::Display for Kind {
             Kind::Run => "run",
             Kind::Bench => "bench",
             Kind::Build => "build",
+            Kind::Compare => "compare",
         })
     }
 }
@@ -55,6 +59,9 @@ pub struct Record {
     /// The proofs that every knob reaches the machine code, one per architecture.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub toggles: Vec<ToggleReport>,
+    /// The verdicts of a comparison.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comparisons: Vec<Comparison>,
     /// Why the run ended before its end; what is recorded was done before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
@@ -205,6 +212,7 @@ impl Record {
             groups: Vec::new(),
             builds: Vec::new(),
             toggles: Vec::new(),
+            comparisons: Vec::new(),
             ended_early: None,
         }
     }

@@ -3,6 +3,7 @@
 pub mod attend;
 pub mod bench;
 mod build;
+pub mod compare;
 pub mod doctor;
 mod dump;
 pub mod explain;

@@ -3,11 +3,12 @@
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Error, Result};
+use eightfold_lab::compare::Comparison;
 use eightfold_lab::gates::{Thresholds, ToggleReport};
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::record::{BuildGroup, Group, Kind, Record};
 use eightfold_lab::store::Store;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where the record goes, and by which limits it was judged.
 #[derive(Args, Debug)]
@@ -68,6 +69,23 @@ impl Recording {
         self.record.builds.extend(builds);
         self.record.toggles.extend(toggle);
         self.save()
+    }
+
+    /// Adds verdicts, and the times that they rest on where those were taken now.
+    pub fn keep_comparisons(&mut self, group: Option<Group>, comparisons: Vec<Comparison>) -> Result<()> {
+        self.record.groups.extend(group);
+        self.record.comparisons.extend(comparisons);
+        self.save()
+    }
+
+    /// The record so far.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Where it is, once there is something in it.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     fn save(&mut self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::numbers::{error, ratio, time};
 use super::{gpu_ladder_table, table, text};
-use eightfold_lab::record::{Entry, Group};
+use eightfold_lab::record::{Entry, Group, ProblemRecord};
 
 /// The table of one shape, with what needs more words below it.
 pub fn render(group: &Group) -> String {
@@ -33,7 +33,11 @@ pub fn title(group: &Group) -> String {
     if group.sweep {
         return group.shape.clone();
     }
-    let problem = &group.problem;
+    problem_title(&group.shape, &group.problem)
+}
+
+/// The same of a shape and its problem.
+pub fn problem_title(shape: &str, problem: &ProblemRecord) -> String {
     let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
         format!("{},{},{},{}", problem.batch, problem.query_heads, problem.query_len, problem.head_dim)
     } else {
@@ -42,7 +46,7 @@ pub fn title(group: &Group) -> String {
             problem.batch, problem.query_heads, problem.kv_heads, problem.query_len, problem.key_len, problem.head_dim
         )
     };
-    let name = if group.shape == sizes { sizes } else { format!("{} ({sizes})", group.shape) };
+    let name = if shape == sizes { sizes } else { format!("{shape} ({sizes})") };
     let mask = if problem.causal { ", causal" } else { "" };
     format!("{name}{mask}, {:.3} GFLOP", problem.gflop)
 }

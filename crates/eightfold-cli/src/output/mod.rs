@@ -3,6 +3,10 @@
 pub mod bench_table;
 pub mod build_table;
 #[cfg(test)]
+pub mod compare_data;
+pub mod compare_document;
+pub mod compare_table;
+#[cfg(test)]
 mod fixed_data;
 pub mod gates_table;
 mod gpu_ladder_table;

@@ -48,6 +48,26 @@ fn names_that_do_not_exist_are_answered_with_the_nearest() {
 }
 
 #[test]
+fn comparisons_that_cannot_be_made() {
+    let place = Place::new();
+    insta::assert_snapshot!(complaints(
+        &place,
+        &[
+            "compare cpu:baseline",
+            "compare cpu:baselin cpu:lanes",
+            "compare cpu:baseline gpu",
+            "compare cpu:baseline cpu:lanes --shape misson",
+            "compare cpu:baseline cpu:lanes --require 10",
+            "compare cpu:baseline cpu:lanes --require ten%",
+            "compare cpu:baseline cpu:lanes --require -100%",
+            "compare cpu:baseline cpu:lanes --plant 5",
+            "compare cpu:baseline cpu:lanes --rounds 3",
+            "compare cpu:baseline missing.json",
+        ]
+    ));
+}
+
+#[test]
 fn sizes_that_make_no_problem() {
     let place = Place::new();
     insta::assert_snapshot!(complaints(

@@ -2,6 +2,7 @@
 
 mod attend;
 mod bad_input;
+mod compare;
 mod gpu;
 mod jobs;
 mod ledger;

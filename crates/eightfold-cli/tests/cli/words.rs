@@ -6,7 +6,17 @@ use crate::support::Place;
 fn help() {
     let place = Place::new();
     let mut all = String::new();
-    let commands = ["-h", "run -h", "bench -h", "ledger -h", "report -h", "attend --help", "explain -h", "doctor -h"];
+    let commands = [
+        "-h",
+        "run -h",
+        "bench -h",
+        "compare --help",
+        "ledger -h",
+        "report -h",
+        "attend --help",
+        "explain -h",
+        "doctor -h",
+    ];
     for command in commands {
         all.push_str(&format!("$ eightfold {command}\n{}\n", place.succeed(command)));
     }

@@ -6,7 +6,7 @@ use crate::gates::Case;
 use eightfold::cuda::driver::{Device, Event, Graph, Stream};
 use eightfold::cuda::ladder::{Config, Prepared};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::{Layout, Output, Result};
+use eightfold::{Error, Layout, Output, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -51,6 +51,8 @@ pub struct CudaContestant<'a> {
     output: DeviceOutput,
     loaded: Rc<RefCell<Loaded>>,
     expected_hash: Option<u64>,
+    /// Launches of a graph beyond those that its time is divided by.
+    extra_launches: usize,
 }
 
 impl<'a> CudaContestant<'a> {
@@ -76,7 +78,20 @@ impl<'a> CudaContestant<'a> {
             output,
             loaded: loaded.clone(),
             expected_hash,
+            extra_launches: 0,
         }))
+    }
+
+    /// The same, with every replay made longer by this share of itself: a slowdown of known size, for a test of whoever
+    /// judges the times. The share is that of whole launches, and single launches stay as they are.
+    pub fn delayed_by(self, delay: f64) -> Result<Self> {
+        let launches = delay * GRAPH_LAUNCHES as f64;
+        if (launches - launches.round()).abs() > 1e-6 {
+            let step = 100.0 / GRAPH_LAUNCHES as f64;
+            let rule = format!("must be a multiple of {step} % on a GPU, got {} %", 100.0 * delay);
+            return Err(Error::invalid("plant", rule, format!("give {step}% or a multiple of it")));
+        }
+        Ok(CudaContestant { extra_launches: launches.round() as usize, ..self })
     }
 
     /// What its times are taken with.
@@ -94,8 +109,9 @@ impl Contestant for CudaContestant<'_> {
         loaded.stream.synchronize()?;
         if self.timer == Timer::GraphReplay {
             let Loaded { stream, q, k, v, prepared, .. } = loaded;
-            let graph = stream
-                .capture(&mut || (0..GRAPH_LAUNCHES).try_for_each(|_| prepared.launch(stream, q, k, v, output)))?;
+            let launches = GRAPH_LAUNCHES + self.extra_launches;
+            let graph =
+                stream.capture(&mut || (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)))?;
             self.graph = Some(graph);
         }
         Ok(())

@@ -9,11 +9,11 @@ use std::time::Duration;
 const ROUNDS: usize = 10;
 
 /// Rest before a block. Worker threads of the contestant before may still spin for work; OpenMP's do for milliseconds.
-const REST: Duration = Duration::from_millis(5);
+pub(super) const REST: Duration = Duration::from_millis(5);
 
 /// Uncounted running before the counted runs of a block: worker threads that fell asleep in the rest can need
 /// milliseconds to wake on a virtual machine, and caches are as the contestant before left them.
-const BLOCK_WARMUP: Duration = Duration::from_millis(5);
+pub(super) const BLOCK_WARMUP: Duration = Duration::from_millis(5);
 
 /// What timing one contestant gave: its samples, or why there are none.
 pub type Measured = Result<Samples>;
@@ -71,24 +71,8 @@ struct Lane {
 impl Lane {
     /// Prepares and warms up, and plans as many runs as the policy allows at the pace seen.
     fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<Self> {
-        contestant.prepare()?;
-        let mut samples = Samples::default();
-        let launches = contestant.launches_per_run();
-        let mut spent_s = 0.0;
-        let mut fastest_s = f64::INFINITY;
-        for run in 0..policy.warmup_iterations.max(1) {
-            let block = contestant.run_block(1)?;
-            let run_s = seconds(&block, launches);
-            if run == 0 && run_s >= policy.warmup_max_seconds {
-                // A run as long as a whole warm-up has warmed itself. It counts: the baseline takes seconds.
-                samples.ns = block;
-            }
-            spent_s += run_s;
-            fastest_s = run_s.min(fastest_s);
-            if spent_s >= policy.warmup_max_seconds {
-                break;
-            }
-        }
+        let WarmedUp { counted, fastest_s } = warm_up(contestant, policy)?;
+        let samples = Samples { ns: counted, rounds: Vec::new() };
         let most = policy.iterations.max(1);
         let least = policy.min_iterations.clamp(1, most);
         let fitting = (policy.max_seconds_per_cell / fastest_s) as usize;
@@ -114,6 +98,37 @@ impl Lane {
         self.samples.rounds.push(due);
         Ok(())
     }
+}
+
+/// What a warm-up showed.
+pub(super) struct WarmedUp {
+    /// A first run so long that it counts, if there was one.
+    pub counted: Vec<u64>,
+    /// The time of the fastest run.
+    pub fastest_s: f64,
+}
+
+/// Prepares and warms up, in the same way for everyone.
+pub(super) fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<WarmedUp> {
+    contestant.prepare()?;
+    let mut counted = Vec::new();
+    let launches = contestant.launches_per_run();
+    let mut spent_s = 0.0;
+    let mut fastest_s = f64::INFINITY;
+    for run in 0..policy.warmup_iterations.max(1) {
+        let block = contestant.run_block(1)?;
+        let run_s = seconds(&block, launches);
+        if run == 0 && run_s >= policy.warmup_max_seconds {
+            // A run as long as a whole warm-up has warmed itself. It counts: the baseline takes seconds.
+            counted = block;
+        }
+        spent_s += run_s;
+        fastest_s = run_s.min(fastest_s);
+        if spent_s >= policy.warmup_max_seconds {
+            break;
+        }
+    }
+    Ok(WarmedUp { counted, fastest_s })
 }
 
 /// The time that these runs took, where each stands for several launches.

@@ -12,6 +12,7 @@ pub struct KernelContestant<'a> {
     plan: Plan,
     output: Output,
     expected_hash: Option<u64>,
+    delay: f64,
 }
 
 impl<'a> KernelContestant<'a> {
@@ -24,7 +25,15 @@ impl<'a> KernelContestant<'a> {
             plan: Plan::with_variant(&case.problem, variant)?,
             output: Output::zeros(&case.problem),
             expected_hash,
+            delay: 0.0,
         })
+    }
+
+    /// The same, with every run counted as longer by this share of itself: a slowdown of known size, for a test of
+    /// whoever judges the times. Only the reading is lengthened: a busy wait in its place moved the ratio by more than
+    /// itself (5 % by 6 to 20 %, on a machine that was not idle), probably because worker threads fall asleep meanwhile.
+    pub fn delayed_by(self, delay: f64) -> Self {
+        KernelContestant { delay, ..self }
     }
 }
 
@@ -41,7 +50,8 @@ impl Contestant for KernelContestant<'_> {
             .map(|_| {
                 let start = Instant::now();
                 self.plan.run(q, k, v, &mut self.output)?;
-                Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+                let elapsed = start.elapsed().mul_f64(1.0 + self.delay);
+                Ok(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
             })
             .collect()
     }
@@ -102,6 +112,17 @@ mod tests {
         assert!(verified(variant, &case, Some(hash)));
         assert!(!verified(variant, &case, Some(hash ^ 1)));
         assert!(verified(variant, &case, None));
+    }
+
+    #[test]
+    fn a_planted_delay_lengthens_every_run() {
+        let case = case();
+        let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
+        let fastest = |delay: f64| {
+            let contestant = KernelContestant::new("x", variant, &case, None).unwrap();
+            contestant.delayed_by(delay).run_block(20).unwrap().into_iter().min().unwrap()
+        };
+        assert!(fastest(9.0) > 4 * fastest(0.0));
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! Timing: contestants take turns in one run, so that whatever disturbs the machine disturbs them all alike.
 
+mod conditions;
 mod cuda;
 mod interleave;
 mod kernel;
+mod race;
 mod samples;
 
+pub use conditions::Conditions;
 pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub use interleave::{Measured, interleave};
 pub use kernel::KernelContestant;
+pub use race::{Looks, Race, Raced};
 pub use samples::{Samples, Summary, Timer};
 
 use eightfold::Result;

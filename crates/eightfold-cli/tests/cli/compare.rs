@@ -1,0 +1,113 @@
+//! Comparisons: verdicts, exit codes, refusals. Bounds on times are coarse, and a disturbed run is given another try.
+
+use crate::support::{Place, stderr};
+use eightfold_lab::compare::Comparison;
+use eightfold_lab::gates::{Outcome, Thresholds};
+use eightfold_lab::record::{Kind, Record};
+
+/// The same kernel in both places, short enough for a test.
+const SAME: &str = "compare cpu:lanes cpu:lanes --shape 1,1,64,32 --threads 1";
+
+/// Runs until the machine lets it come to what is expected, a few times at most; what the last try printed.
+fn compare(arguments: &str, expected: impl Fn(&Comparison) -> bool) -> (Place, Option<i32>, String, Comparison) {
+    let mut tries = 0;
+    loop {
+        let place = Place::new();
+        let output = place.run(arguments);
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let found: Vec<_> = place.contents().into_iter().filter(|path| path.ends_with("record.json")).collect();
+        assert_eq!(found.len(), 1, "{}", stderr(&output));
+        let record = Record::read(&place.file(&found[0])).unwrap();
+        assert_eq!((record.kind, record.comparisons.len()), (Kind::Compare, 1));
+        let comparison = record.comparisons[0].clone();
+        tries += 1;
+        if expected(&comparison) {
+            return (place, output.status.code(), text, comparison);
+        }
+        assert!(tries < 4, "{text}");
+    }
+}
+
+#[test]
+fn identical_variants_are_a_valid_negative() {
+    let negative = |found: &Comparison| found.outcome == Outcome::Negative;
+    let (place, code, text, found) = compare(&format!("{SAME} --require +10%"), negative);
+    assert_eq!(code, Some(1));
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("VALID NEGATIVE for cpu:lanes: ") && last.ends_with("required 1.10×"), "{text}");
+    let itself = found.itself.unwrap();
+    assert!((itself.ratio - 1.0).abs() <= 0.02 && itself.rounds >= 16, "{itself:?}");
+    assert_eq!((found.seed, found.planted), (Some(8), None));
+    let document = place.contents().into_iter().find(|path| path.ends_with("COMPARE.md")).unwrap();
+    let document = std::fs::read_to_string(place.file(&document)).unwrap();
+    assert!(document.contains(last), "{document}");
+}
+
+#[test]
+fn a_planted_slowdown_is_a_regression_and_without_a_requirement_that_is_no_failure() {
+    let regression = |found: &Comparison| found.summary.starts_with("a regression");
+    let (_, code, text, found) = compare(&format!("{SAME} --plant -30%"), regression);
+    assert_eq!((code, found.outcome, found.planted), (Some(0), Outcome::Negative, Some(-0.3)));
+    assert!(found.speed_up.unwrap().ratio < 0.95, "{text}");
+    assert!(text.contains("PLANTED: every timed run of the candidate was counted as 30 % longer"), "{text}");
+    assert!(text.trim_end().ends_with("(the difference was PLANTED)"), "{text}");
+}
+
+#[test]
+fn a_planted_gain_passes() {
+    let passes = |found: &Comparison| found.outcome == Outcome::Pass;
+    let (_, code, text, _) = compare(&format!("{SAME} --plant +50% --require +10%"), passes);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn wrong_results_have_no_time() {
+    let place = Place::new();
+    let gates = Thresholds::embedded_text().replace("relative_l2 = 2e-6", "relative_l2 = 1e-12");
+    std::fs::write(place.file("gates.toml"), gates).unwrap();
+    let output = place.run(&format!("{SAME} --gates gates.toml"));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("FAIL for cpu:lanes: cpu:lanes failed the correctness gate"), "{text}");
+}
+
+#[test]
+fn records_are_compared_where_they_timed_the_same_and_refused_where_not() {
+    let place = Place::new();
+    let bench = |out: &str, more: &str| {
+        place
+            .succeed(&format!("bench --variant cpu:lanes cpu:baseline --threads 1 --iterations 50 --out {out} {more}"));
+        place.contents().into_iter().find(|path| path.starts_with(out) && path.ends_with("-bench")).unwrap()
+    };
+    let [a, b] = ["a", "b"].map(|out| bench(out, "--shape 1,1,32,16"));
+    let text = place.succeed(&format!("compare {a} {b}/record.json"));
+    assert!(text.contains(" for cpu:lanes of ") && text.contains(" for cpu:baseline of "), "{text}");
+    assert!(text.contains("separate runs: "), "{text}");
+    let refused = |other: &str, arguments: &str| {
+        let before = place.contents();
+        let output = place.run(&format!("compare {a} {other} {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+        assert_eq!(place.contents(), before);
+        stderr(&output)
+    };
+    let line = refused(&bench("c", "--shape 1,1,40,16"), "");
+    assert!(line.contains("the problems differ: shape 1,1,1,32,32,16 and 1,1,1,40,40,16"), "{line}");
+    let line = refused(&bench("d", "--shape 1,1,32,16 --causal"), "");
+    assert!(line.contains("the problems differ: mask none and causal"), "{line}");
+    let line = refused(&b, "--causal");
+    assert!(line.starts_with("error: causal: is for two variants"), "{line}");
+    let line = refused("cpu:lanes", "");
+    assert!(line.contains("are a variant and a record"), "{line}");
+    let line = refused("missing/record.json", "");
+    assert!(line.contains("cannot be read"), "{line}");
+}
+
+#[test]
+fn json_is_the_record() {
+    let place = Place::new();
+    let text = String::from_utf8(place.run(&format!("{SAME} --plant +100% --rounds 10 --json")).stdout).unwrap();
+    let found = place.contents().into_iter().find(|path| path.ends_with("record.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), Record::read(&place.file(&found)).unwrap());
+}
