@@ -1,4 +1,5 @@
 //! Comparisons: verdicts, exit codes, refusals. Bounds on times are coarse, and a disturbed run is given another try.
+//! On a machine too busy for any verdict the timed tests say so and pass; a wrong verdict always fails.
 
 use crate::support::{Place, stderr};
 use eightfold_lab::compare::Comparison;
@@ -8,8 +9,12 @@ use eightfold_lab::record::{Kind, Record};
 /// The same kernel in both places, short enough for a test.
 const SAME: &str = "compare cpu:lanes cpu:lanes --shape 1,1,64,32 --threads 1";
 
-/// Runs until the machine lets it come to what is expected, a few times at most; what the last try printed.
-fn compare(arguments: &str, expected: impl Fn(&Comparison) -> bool) -> (Place, Option<i32>, String, Comparison) {
+/// Runs until the machine lets it come to what is expected, a few times at most; what the last try printed, or none if
+/// each try found the machine too busy to say anything.
+fn compare(
+    arguments: &str,
+    expected: impl Fn(&Comparison) -> bool,
+) -> Option<(Place, Option<i32>, String, Comparison)> {
     let mut tries = 0;
     loop {
         let place = Place::new();
@@ -22,16 +27,21 @@ fn compare(arguments: &str, expected: impl Fn(&Comparison) -> bool) -> (Place, O
         let comparison = record.comparisons[0].clone();
         tries += 1;
         if expected(&comparison) {
-            return (place, output.status.code(), text, comparison);
+            return Some((place, output.status.code(), text, comparison));
         }
-        assert!(tries < 4, "{text}");
+        let undecided = matches!(comparison.outcome, Outcome::Invalid | Outcome::Inconclusive);
+        assert!(undecided, "{text}");
+        if tries == 4 {
+            eprintln!("skipped: this machine is too busy to compare anything: {text}");
+            return None;
+        }
     }
 }
 
 #[test]
 fn identical_variants_are_a_valid_negative() {
     let negative = |found: &Comparison| found.outcome == Outcome::Negative;
-    let (place, code, text, found) = compare(&format!("{SAME} --require +10%"), negative);
+    let Some((place, code, text, found)) = compare(&format!("{SAME} --require +10%"), negative) else { return };
     assert_eq!(code, Some(1));
     let last = text.lines().last().unwrap();
     assert!(last.starts_with("VALID NEGATIVE for cpu:lanes: ") && last.ends_with("required 1.10×"), "{text}");
@@ -46,7 +56,7 @@ fn identical_variants_are_a_valid_negative() {
 #[test]
 fn a_planted_slowdown_is_a_regression_and_without_a_requirement_that_is_no_failure() {
     let regression = |found: &Comparison| found.summary.starts_with("a regression");
-    let (_, code, text, found) = compare(&format!("{SAME} --plant -30%"), regression);
+    let Some((_, code, text, found)) = compare(&format!("{SAME} --plant -30%"), regression) else { return };
     assert_eq!((code, found.outcome, found.planted), (Some(0), Outcome::Negative, Some(-0.3)));
     assert!(found.speed_up.unwrap().ratio < 0.95, "{text}");
     assert!(text.contains("PLANTED: every timed run of the candidate was counted as 30 % longer"), "{text}");
@@ -56,7 +66,7 @@ fn a_planted_slowdown_is_a_regression_and_without_a_requirement_that_is_no_failu
 #[test]
 fn a_planted_gain_passes() {
     let passes = |found: &Comparison| found.outcome == Outcome::Pass;
-    let (_, code, text, _) = compare(&format!("{SAME} --plant +50% --require +10%"), passes);
+    let Some((_, code, text, _)) = compare(&format!("{SAME} --plant +50% --require +10%"), passes) else { return };
     assert_eq!(code, Some(0), "{text}");
 }
 
