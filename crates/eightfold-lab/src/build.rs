@@ -6,13 +6,10 @@ use crate::gates::{Case, ToggleReport, resource_limits::ResourcePolicy, toggle};
 use crate::record::{BuildEntry, BuildGroup};
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Compiler, Program};
-use eightfold::cuda::ladder::{Config, Specialisation};
+use eightfold::cuda::ladder::Config;
 use eightfold::{Error, Mask, Result, Variant};
 use rayon::prelude::*;
 use std::collections::HashSet;
-
-/// The head dims that kernels are compiled for.
-pub const HEAD_DIMS: [usize; 2] = [64, 128];
 
 const MASKS: [Mask; 2] = [Mask::None, Mask::Causal];
 
@@ -86,10 +83,9 @@ fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<Program
     for candidate in candidates {
         let Variant::Ladder(config) = candidate.variant else { continue };
         for case in cases {
-            let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
+            let [_, keys, values] = case.granularities();
             if config.check_problem(&case.problem, keys, values, arch).is_ok() {
-                let queries = case.q.scales().granularity();
-                let program = Specialisation::new(&case.problem, queries, keys, values).program(&config);
+                let program = case.specialisation().program(&config);
                 if seen.insert(program.clone()) {
                     programs.push(program);
                 }

@@ -12,6 +12,7 @@ pub mod ladder;
 pub mod ledger;
 pub mod measure;
 pub mod memory;
+pub mod numbers;
 pub mod peers;
 pub mod profile;
 pub mod progress;

@@ -177,6 +177,21 @@ pub struct ProblemRecord {
     pub gflop: f64,
 }
 
+impl ProblemRecord {
+    /// The sizes.
+    pub fn shape(&self) -> Shape {
+        let ProblemRecord { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = *self;
+        Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim }
+    }
+
+    /// What a person calls the shape, its sizes if that says something else, and the mask.
+    pub fn title(&self, name: &str) -> String {
+        let sizes = self.shape().to_string();
+        let name = if name == sizes { sizes } else { format!("{name} ({sizes})") };
+        format!("{name}{}", if self.causal { ", causal" } else { "" })
+    }
+}
+
 impl From<&Problem> for ProblemRecord {
     fn from(problem: &Problem) -> Self {
         let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = problem.shape();

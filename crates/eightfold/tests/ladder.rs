@@ -2,7 +2,7 @@
 
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Compiler, Program};
-use eightfold::cuda::ladder::{Config, STAGES, Specialisation, draw};
+use eightfold::cuda::ladder::{Config, STAGES, Specialisation, draws};
 use eightfold::{Fp8Format, Granularity, Mask, OutputFormat, Problem, Shape};
 
 /// The compiler; none where there is none, unless one is required.
@@ -93,21 +93,19 @@ fn every_kind_of_problem_compiles() {
 fn configs_drawn_at_random_compile() {
     let Some(compiler) = compiler() else { return };
     let count: usize = std::env::var("EIGHTFOLD_DRAWS").ok().and_then(|count| count.parse().ok()).unwrap_or(16);
-    let mut state = 7u64;
-    let mut below = |count: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % count
-    };
-    let mut jobs = Vec::new();
-    while jobs.len() < count {
-        let config = draw(&mut below);
-        let (arch, head_dim) = (Arch::ALL[below(Arch::ALL.len())], [64, 128][below(2)]);
-        let mask = [Mask::None, Mask::Causal][below(2)];
-        let fits = config.check_problem(&problem(head_dim, mask), Granularity::Head, Granularity::Head, arch);
-        if fits.is_ok() {
-            jobs.push((specialised(head_dim, mask).program(&config), arch));
-        }
-    }
+    // Architectures, head dims and masks take turns with every config.
+    let kinds: Vec<_> = Arch::ALL
+        .iter()
+        .flat_map(|arch| [64, 128].map(|head_dim| (*arch, head_dim)))
+        .flat_map(|(arch, head_dim)| [Mask::None, Mask::Causal].map(|mask| (arch, head_dim, mask)))
+        .collect();
+    let fitting = draws(7).zip(kinds.iter().cycle()).filter(|(config, (arch, head_dim, mask))| {
+        config.check_problem(&problem(*head_dim, *mask), Granularity::Head, Granularity::Head, *arch).is_ok()
+    });
+    let jobs: Vec<_> = fitting
+        .take(count)
+        .map(|(config, (arch, head_dim, mask))| (specialised(*head_dim, *mask).program(&config), *arch))
+        .collect();
     for ((program, arch), result) in jobs.iter().zip(compiler.compile_all(&jobs)) {
         result.unwrap_or_else(|error| panic!("{:?} for {arch}: {error}", program.defines));
     }

@@ -8,6 +8,7 @@ use crate::progress::Bar;
 use clap::Args;
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Compiler, Nvcc};
+use eightfold::cuda::ladder;
 use eightfold::{Error, Result};
 use eightfold_lab::build::{self, Settings};
 use eightfold_lab::gates::Outcome;
@@ -55,7 +56,7 @@ pub fn execute(
         let named = variants.named(head_dim)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim));
         Ok((head_dim, build::configs(&named)?))
     };
-    let settings: Vec<Settings> = build::HEAD_DIMS.into_iter().map(candidates).collect::<Result<_>>()?;
+    let settings: Vec<Settings> = ladder::HEAD_DIMS.iter().copied().map(candidates).collect::<Result<_>>()?;
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();
     let ended = arguments.work(&settings, &archs, &mut recording);
     recording.finish(ended, json, build_table::render)

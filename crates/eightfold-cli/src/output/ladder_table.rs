@@ -38,17 +38,7 @@ pub fn title(group: &Group) -> String {
 
 /// The same of a shape and its problem.
 pub fn problem_title(shape: &str, problem: &ProblemRecord) -> String {
-    let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
-        format!("{},{},{},{}", problem.batch, problem.query_heads, problem.query_len, problem.head_dim)
-    } else {
-        format!(
-            "{},{},{},{},{},{}",
-            problem.batch, problem.query_heads, problem.kv_heads, problem.query_len, problem.key_len, problem.head_dim
-        )
-    };
-    let name = if shape == sizes { sizes } else { format!("{shape} ({sizes})") };
-    let mask = if problem.causal { ", causal" } else { "" };
-    format!("{name}{mask}, {:.3} GFLOP", problem.gflop)
+    format!("{}, {:.3} GFLOP", problem.title(shape), problem.gflop)
 }
 
 /// Every gate that was reached, with its outcome.

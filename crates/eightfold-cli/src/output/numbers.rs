@@ -1,7 +1,7 @@
 //! Numbers in a width and a unit that a person reads at a glance.
 
-/// Where there is no number.
-pub const NONE: &str = "–";
+pub use eightfold_lab::numbers::NONE;
+use eightfold_lab::numbers::three_digits;
 
 /// A time with three significant digits.
 pub fn time(us: Option<f64>) -> String {
@@ -27,18 +27,6 @@ pub fn error(error: Option<f64>) -> String {
 /// A share in percent, whole.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
-}
-
-fn three_digits(value: f64) -> String {
-    let decimals = match value {
-        0.0 => 0,
-        value if value < 0.0995 => 4,
-        value if value < 0.9995 => 3,
-        value if value < 9.995 => 2,
-        value if value < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$}")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::record::Entry;
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::ladder::{Config, Specialisation};
+use eightfold::cuda::ladder::Config;
 use eightfold::{Error, Result, Variant};
 
 /// An examination with the device that it needs.
@@ -57,7 +57,7 @@ impl<'a> OnDevice<'a> {
         let mut restriction = None;
         let mut possible = Vec::new();
         for case in self.examination.cases {
-            let (keys, values) = (case.k.scales().granularity(), case.v.scales().granularity());
+            let [_, keys, values] = case.granularities();
             match config.check_problem(&case.problem, keys, values, self.arch()) {
                 Ok(()) => possible.push(case),
                 Err(error) => restriction = restriction.or(Some(error)),
@@ -71,10 +71,8 @@ impl<'a> OnDevice<'a> {
             Ok(compiler) => compiler,
             Err(error) => return Built::unavailable(error),
         };
-        let [queries, keys, values] = [&case.q, &case.k, &case.v].map(|tensor| tensor.scales().granularity());
-        let specialisation = Specialisation::new(&case.problem, queries, keys, values);
         let compile = |program: &_, arch| compiler.compile(program, arch);
         let policy = &self.examination.thresholds.resource;
-        resource::examine(config, &specialisation, self.arch(), &compile, policy)
+        resource::examine(config, &case.specialisation(), self.arch(), &compile, policy)
     }
 }

@@ -4,9 +4,10 @@ use super::fingerprint;
 use super::sample;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
+use eightfold::cuda::ladder::Specialisation;
 use eightfold::quantize::Quantizer;
 use eightfold::reference::{self, Reference};
-use eightfold::{Error, Fp8Tensor, Layout, Problem, Result};
+use eightfold::{Error, Fp8Tensor, Granularity, Layout, Problem, Result};
 
 /// A problem with its inputs and both references, computed once and shared by all subjects.
 #[derive(Debug, Clone)]
@@ -58,6 +59,17 @@ impl Case {
         (_, case.unquantized) = reference_rows(problem, &q, &k, &v, policy)?;
         case.family = inputs.family;
         Ok(case)
+    }
+
+    /// How much of Q, K and V shares a scale.
+    pub(crate) fn granularities(&self) -> [Granularity; 3] {
+        [&self.q, &self.k, &self.v].map(|tensor| tensor.scales().granularity())
+    }
+
+    /// What a GPU kernel for it is compiled for.
+    pub(crate) fn specialisation(&self) -> Specialisation {
+        let [queries, keys, values] = self.granularities();
+        Specialisation::new(&self.problem, queries, keys, values)
     }
 
     /// Takes a user's FP8 tensors as they are: there is no quantiser error, and one reference serves as both.

@@ -1,10 +1,10 @@
 //! How the runs of each contestant spread around their median.
 
 use super::chart::{self, Row};
-use super::numbers;
 use super::scale::Scale;
 use super::table;
 use super::words;
+use crate::numbers;
 use crate::record::{Entry, Group};
 use maud::{Markup, html};
 

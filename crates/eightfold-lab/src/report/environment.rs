@@ -1,6 +1,6 @@
 //! Where a record comes from, so that it can be judged and repeated.
 
-use super::numbers;
+use crate::numbers;
 use crate::record::Record;
 use maud::{Markup, html};
 

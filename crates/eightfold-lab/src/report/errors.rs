@@ -1,12 +1,12 @@
 //! Where the error comes from: the quantiser or the kernel, an offset or noise, and on which inputs it is largest.
 
 use super::chart::{self, Row};
-use super::numbers;
 use super::scale::Scale;
 use super::table;
 use super::words;
 use crate::errors::ErrorStats;
 use crate::gates::CaseReport;
+use crate::numbers;
 use crate::record::{Entry, Group};
 use maud::{Markup, html};
 

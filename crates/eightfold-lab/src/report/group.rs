@@ -1,7 +1,8 @@
 //! One problem: its times, their spread, the errors, the resources, and what needs words.
 
-use super::{distributions, errors, ladder, numbers, resources, words};
+use super::{distributions, errors, ladder, resources, words};
 use crate::gates::{Gate, GateReport, Outcome};
+use crate::numbers;
 use crate::record::{Group, Kind};
 use maud::{Markup, html};
 

@@ -1,12 +1,12 @@
 //! The ladder: each contestant's time as a bar, with how far its slow runs reach.
 
 use super::chart::{self, Row};
-use super::numbers;
 use super::roofline;
 use super::scale::Scale;
 use super::table;
 use super::words;
 use crate::gates::Gate;
+use crate::numbers;
 use crate::record::{Entry, Group};
 use maud::{Markup, html};
 

@@ -6,7 +6,6 @@ mod environment;
 mod errors;
 mod group;
 mod ladder;
-mod numbers;
 mod page;
 mod resources;
 mod roofline;

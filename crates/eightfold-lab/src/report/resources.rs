@@ -1,9 +1,9 @@
 //! What each kernel takes of the device, and whether every knob reaches the machine code.
 
-use super::numbers;
 use super::table;
 use super::words;
 use crate::gates::{Build, GateReport, ToggleReport};
+use crate::numbers;
 use crate::record::{BuildGroup, Group};
 use maud::{Markup, html};
 

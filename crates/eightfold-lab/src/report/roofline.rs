@@ -1,10 +1,10 @@
 //! How much arithmetic each contestant did per second, over how much each problem offers per byte.
 
 use super::chart;
-use super::numbers;
 use super::scale::Scale;
 use super::table;
 use super::words;
+use crate::numbers;
 use crate::record::{Entry, Group, ProblemRecord, Record};
 use maud::{Markup, html};
 

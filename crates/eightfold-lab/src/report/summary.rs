@@ -1,9 +1,9 @@
 //! The verdict, in words: how many gates passed, failed, or told us something we did not hope for.
 
-use super::numbers::counted;
 use super::words;
 use super::{Source, page};
 use crate::gates::{GateReport, Outcome};
+use crate::numbers::counted;
 use crate::record::Record;
 use maud::{Markup, html};
 

@@ -46,5 +46,5 @@ pub fn text(text: impl AsRef<str>) -> Markup {
 
 /// A cell that may have no value.
 pub fn optional<T>(value: Option<T>, show: impl Fn(T) -> String) -> Markup {
-    value.map_or(PreEscaped(super::numbers::NONE.into()), |value| text(show(value)))
+    value.map_or(PreEscaped(crate::numbers::NONE.into()), |value| text(show(value)))
 }

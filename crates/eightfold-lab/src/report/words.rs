@@ -10,16 +10,7 @@ pub fn title(group: &Group) -> String {
     if group.sweep {
         return group.shape.clone();
     }
-    let problem = &group.problem;
-    let sizes = if problem.query_heads == problem.kv_heads && problem.query_len == problem.key_len {
-        vec![problem.batch, problem.query_heads, problem.query_len, problem.head_dim]
-    } else {
-        let (heads, lengths) = ([problem.query_heads, problem.kv_heads], [problem.query_len, problem.key_len]);
-        [&[problem.batch][..], &heads, &lengths, &[problem.head_dim]].concat()
-    };
-    let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let name = if group.shape == sizes { sizes } else { format!("{} ({sizes})", group.shape) };
-    format!("{name}{}", if problem.causal { ", causal" } else { "" })
+    group.problem.title(&group.shape)
 }
 
 /// The device that did the work.
@@ -52,6 +43,6 @@ pub fn badge(outcome: Outcome) -> Markup {
 pub fn cell(gates: &[GateReport], gate: Gate) -> Markup {
     match gates.iter().find(|report| report.gate == gate) {
         Some(report) => badge(report.outcome),
-        None => html! { (super::numbers::NONE) },
+        None => html! { (crate::numbers::NONE) },
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{device, gaussian, relative_l2, tensors};
 use eightfold::cuda::attention_on;
-use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES, draw};
+use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
@@ -68,24 +68,15 @@ fn configs_drawn_at_random_compute_attention() {
         let expected = expected(&problem, &inputs);
         (problem, inputs, expected)
     });
-    let mut state = 3u64;
-    let mut below = |count: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % count
+    let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
+        config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_ok()
     };
-    let mut checked = 0;
-    while checked < count {
-        let config = draw(&mut below);
-        let (problem, [q, k, v], expected) = &prepared[checked % prepared.len()];
-        if config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_err() {
-            continue;
-        }
+    for (config, (problem, [q, k, v], expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
         let mut output = Output::zeros(problem);
         output.poison();
         Plan::with_variant(problem, Variant::Ladder(config)).unwrap().run(q, k, v, &mut output).unwrap();
         let error = relative_l2(&output.values.to_f32(), &expected.values);
         assert!(error < tolerance(&config), "{config} {problem}: {error}");
-        checked += 1;
     }
 }
 

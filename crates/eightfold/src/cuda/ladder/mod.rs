@@ -8,8 +8,8 @@ mod space;
 mod stages;
 
 pub use choose::choose;
-pub use config::{Banks, Config, Copy, Exp, KNOBS, Pv, Qk, Schedule, Softmax};
+pub use config::{Banks, Config, Copy, Exp, HEAD_DIMS, KNOBS, Pv, Qk, Schedule, Softmax};
 pub use launch::{Prepared, Tile, TileDump};
 pub use program::{Specialisation, shared_bytes};
-pub use space::draw;
+pub use space::draws;
 pub use stages::{STAGES, Stage, find as find_stage};
