@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::suggest;
+use std::iter;
 
 /// The name and the meaning of a knob, and what it may be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,25 @@ pub struct Stage<Config> {
 pub(crate) fn find_stage<Config>(stages: &'static [Stage<Config>], name: &str) -> Result<&'static Stage<Config>> {
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
     stages.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
+}
+
+/// Configs without end, every listed value of every knob as likely as any other; a seed always gives the same.
+pub(crate) fn draws<Config: Default>(
+    seed: u64,
+    knobs: &'static [Knob],
+    set: fn(Config, &str, &str) -> Result<Config>,
+) -> impl Iterator<Item = Config> {
+    let mut state = seed;
+    let mut below = move |count: usize| {
+        // Knuth's generator; its high bits look random enough to pick values by.
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % count
+    };
+    let draw = move || {
+        let draw = |config, knob: &Knob| set(config, knob.name, knob.values[below(knob.values.len())]);
+        knobs.iter().try_fold(Config::default(), draw)
+    };
+    iter::repeat_with(draw).flatten()
 }
 
 /// Declares an enum of knob values with their names as text.

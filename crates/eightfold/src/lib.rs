@@ -47,7 +47,7 @@ pub use error::{Error, Result};
 pub use knobs::{Knob, Stage};
 pub use output::{Output, Values};
 pub use plan::{Considered, Plan, RunReport, attention};
-pub use problem::{MAX_HEAD_DIM, Mask, OutputFormat, Problem, Shape};
+pub use problem::{Accuracy, MAX_HEAD_DIM, Mask, OutputFormat, Problem, Shape};
 pub use quantize::quantize;
 pub use tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Scales, Strides};
 pub use variant::Variant;

@@ -1,11 +1,11 @@
 //! Problem → (backend, kernel, config), and why.
 
 use crate::cpu;
-use crate::cuda::{self, ladder};
+use crate::cuda::{self, Operands};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::problem::Problem;
-use crate::tensor::{Dims, Fp8Tensor, Granularity, Layout};
+use crate::tensor::{Dims, Fp8Tensor};
 use crate::variant::Variant;
 
 /// What will run for a problem.
@@ -44,8 +44,8 @@ impl Plan {
     /// The fastest variant that this machine can run for the problem: on its CUDA device if there is one that can, else
     /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for.
     ///
-    /// Scales are known only when the plan runs: where K or V has blocks of scales that do not suit the tiles of the
-    /// device's kernel, the CPU computes instead.
+    /// Scales and codes are known only when the plan runs: where they do not suit the device's kernel, another does, and
+    /// where they suit none (blocks of scales that no tile divides) the CPU computes.
     pub fn new(problem: &Problem) -> Result<Self> {
         let mut considered: Vec<Considered> = cpu::candidates(problem)
             .into_iter()
@@ -54,14 +54,15 @@ impl Plan {
         considered.sort_by_key(|candidate| !candidate.chosen);
         let Variant::Cpu(best_on_cpu) = considered[0].variant else { unreachable!("candidates of the CPU") };
         let on_device = cuda::choose(problem)?;
-        let fallback = on_device.chosen.then_some(best_on_cpu);
-        if on_device.chosen {
+        let is_chosen = on_device.iter().any(|candidate| candidate.chosen);
+        let fallback = is_chosen.then_some(best_on_cpu);
+        if is_chosen {
             let cpu = &mut considered[0];
             cpu.chosen = false;
             cpu.reason = format!("where the scales of K or V do not suit the device's tiles: {}", cpu.reason);
-            considered.insert(0, on_device);
+            considered.splice(0..0, on_device);
         } else {
-            considered.push(on_device);
+            considered.extend(on_device);
         }
         Ok(Plan { problem: *problem, variant: considered[0].variant, considered, fallback })
     }
@@ -75,7 +76,11 @@ impl Plan {
                 config.check()?;
                 config.check_machine()?;
             }
-            Variant::Ladder(config) => check_ladder(config, problem)?,
+            Variant::Ladder(_) | Variant::Hopper(_) => {
+                if let Some(config) = variant.on_device() {
+                    check_on_device(&config, problem)?;
+                }
+            }
         }
         let considered = vec![Considered { variant, chosen: true, reason: "asked for by name".into() }];
         Ok(Plan { problem: *problem, variant, considered, fallback: None })
@@ -103,10 +108,12 @@ impl Plan {
             let verb = if *chosen { "runs" } else { "not" };
             text.push_str(&format!("{verb:<8} {variant}\n         {reason}\n"));
         }
-        match &self.variant {
-            Variant::Cpu(config) => text.push_str(&format!("how      {}\n", cpu::describe(config, &self.problem))),
-            Variant::Ladder(config) => text.push_str(&format!("how      {}\n", cuda::describe(config, &self.problem))),
-        }
+        let how = match &self.variant {
+            Variant::Cpu(config) => cpu::describe(config, &self.problem),
+            Variant::Ladder(config) => cuda::Config::from(*config).describe(&self.problem),
+            Variant::Hopper(config) => cuda::Config::from(*config).describe(&self.problem),
+        };
+        text.push_str(&format!("how      {how}\n"));
         text
     }
 
@@ -117,12 +124,15 @@ impl Plan {
         self.check_tensor("k", k, shape.key_dims())?;
         self.check_tensor("v", v, shape.key_dims())?;
         output.check(&self.problem)?;
-        match (&self.variant, &self.fallback) {
-            (Variant::Cpu(config), _) => cpu::run(config, &self.problem, q, k, v, output),
-            (Variant::Ladder(config), Some(on_cpu)) if cuda::check_scales(config, &self.problem, k, v).is_err() => {
-                cpu::run(on_cpu, &self.problem, q, k, v, output)
-            }
-            (Variant::Ladder(config), _) => cuda::run(config, &self.problem, q, k, v, output),
+        let planned: cuda::Config = match &self.variant {
+            Variant::Cpu(config) => return cpu::run(config, &self.problem, q, k, v, output),
+            Variant::Ladder(config) => (*config).into(),
+            Variant::Hopper(config) => (*config).into(),
+        };
+        let Some(on_cpu) = &self.fallback else { return cuda::run(&planned, &self.problem, q, k, v, output) };
+        match cuda::suiting(&planned, &self.problem, &Operands::of_host(q, k, v)) {
+            Some(config) => cuda::run(&config, &self.problem, q, k, v, output),
+            None => cpu::run(on_cpu, &self.problem, q, k, v, output),
         }
     }
 
@@ -148,7 +158,7 @@ impl Plan {
                 "quantise it without centring; K and V may be centred",
             ));
         }
-        if name != "v" && tensor.layout() == Layout::Bhds {
+        if name != "v" && tensor.layout().is_transposed() {
             return Err(Error::invalid(
                 name,
                 "is laid out transposed (bhds), which is for V alone",
@@ -160,13 +170,13 @@ impl Plan {
 }
 
 /// Whether the knobs suit each other and the problem: on this machine's device, or without one on any architecture.
-fn check_ladder(config: &ladder::Config, problem: &Problem) -> Result<()> {
-    let check = |arch| config.check_problem(problem, Granularity::Head, Granularity::Head, arch);
+fn check_on_device(config: &cuda::Config, problem: &Problem) -> Result<()> {
+    let check = |arch| config.check_problem(problem, &Operands::hoped(problem), arch);
     match cuda::driver::Device::default() {
         Ok(device) => check(device.arch()),
         Err(_) => {
-            let outcomes = cuda::Arch::ALL.iter().map(|arch| check(*arch));
-            outcomes.reduce(|first, second| first.or(second)).unwrap_or(Ok(()))
+            let outcomes = cuda::Arch::ALL.iter().filter(|arch| config.target(**arch).is_ok());
+            outcomes.map(|arch| check(*arch)).reduce(|first, second| first.or(second)).unwrap_or(Ok(()))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What to compute, never how: shape, mask, scale, formats.
 
 use crate::error::{Error, Result};
+use crate::knobs::knob_values;
 use crate::tensor::{Dims, Fp8Format, Layout};
 use std::fmt;
 use std::str::FromStr;
@@ -100,6 +101,25 @@ pub enum OutputFormat {
     Bf16,
 }
 
+knob_values! {
+    /// How exact the result must be. Kernels whose every variant is `precise` do not ask.
+    ///
+    /// The error is that of the kernel alone, relative to attention in float64 on the same FP8 tensors, for values of
+    /// N(0, 1).
+    #[derive(Default)]
+    Accuracy("accuracy") {
+        /// Within 31e-3: every exponential is linear between powers of two.
+        #[default]
+        Fast = "fast",
+        /// Within 28.5e-3: every other one is.
+        Balanced = "balanced",
+        /// Within 26e-3: FP8 weights alone.
+        ExactExp = "exact-exp",
+        /// Within 3e-3.
+        Precise = "precise",
+    }
+}
+
 /// One attention problem, with every rule checked.
 ///
 /// ```
@@ -122,6 +142,7 @@ pub struct Problem {
     output_format: OutputFormat,
     output_layout: Layout,
     lse: bool,
+    accuracy: Accuracy,
 }
 
 /// The widest head that any kernel serves.
@@ -174,6 +195,7 @@ impl Problem {
             output_format: OutputFormat::F32,
             output_layout: Layout::Bhsd,
             lse: false,
+            accuracy: Accuracy::default(),
         })
     }
 
@@ -211,10 +233,10 @@ impl Problem {
 
     /// The same problem with the output in another layout; the transposed one is for V alone.
     pub fn with_output_layout(self, output_layout: Layout) -> Result<Self> {
-        if output_layout == Layout::Bhds {
+        if output_layout.is_transposed() {
             return Err(Error::invalid(
                 "output_layout",
-                "the transposed layout bhds is for V alone",
+                format!("the transposed layout {output_layout} is for V alone"),
                 "choose bhsd or bshd",
             ));
         }
@@ -224,6 +246,11 @@ impl Problem {
     /// The same problem with (or without) the log-sum-exp of every row as a second output.
     pub fn with_lse(self, lse: bool) -> Self {
         Problem { lse, ..self }
+    }
+
+    /// The same problem with another accuracy.
+    pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
+        Problem { accuracy, ..self }
     }
 
     /// The sizes.
@@ -259,6 +286,11 @@ impl Problem {
     /// Whether the log-sum-exp is wanted.
     pub fn lse(&self) -> bool {
         self.lse
+    }
+
+    /// How exact the result must be.
+    pub fn accuracy(&self) -> Accuracy {
+        self.accuracy
     }
 
     /// How many keys, counted from the first, query `query` sees.
@@ -317,6 +349,7 @@ mod tests {
         assert_eq!(problem.output_format(), OutputFormat::F32);
         assert_eq!(problem.output_layout(), Layout::Bhsd);
         assert!(!problem.lse());
+        assert_eq!(problem.accuracy().to_string(), "fast");
     }
 
     #[test]
@@ -330,8 +363,10 @@ mod tests {
             .with_output_format(OutputFormat::Bf16)
             .with_output_layout(Layout::Bshd)
             .unwrap()
-            .with_lse(true);
+            .with_lse(true)
+            .with_accuracy(Accuracy::Precise);
         assert_eq!(problem.mask(), Mask::Causal);
+        assert_eq!(problem.accuracy(), Accuracy::Precise);
         assert_eq!(problem.softmax_scale(), 0.7);
         assert_eq!(problem.input_format(), Fp8Format::E5m2);
         assert_eq!(problem.output_format(), OutputFormat::Bf16);

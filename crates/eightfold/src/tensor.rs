@@ -87,18 +87,41 @@ pub enum Layout {
     Bshd,
     /// `[batch, head, channel, row]`: V transposed, as the tensor cores want it.
     Bhds,
+    /// The same with the rows of every 16 exchanged, for device tensors alone: where the hopper kernel's weights come out
+    /// of one product, they go into the next. Position 4q + 2h + e of 16 holds row 8h + 2q + e (q below 4, h and e below
+    /// 2).
+    BhdsExchanged,
 }
 
 impl Layout {
-    /// The distance between neighbours along each dimension.
+    /// Whether neighbours in memory are rows of one channel.
+    pub fn is_transposed(self) -> bool {
+        matches!(self, Layout::Bhds | Layout::BhdsExchanged)
+    }
+
+    /// The distance between neighbours along each dimension; of exchanged rows, between their positions.
     pub fn strides(self, dims: Dims) -> Strides {
         let Dims { heads, len, head_dim, .. } = dims;
         let batch = heads * len * head_dim;
         match self {
             Layout::Bhsd => Strides { batch, head: len * head_dim, row: head_dim, channel: 1 },
             Layout::Bshd => Strides { batch, head: head_dim, row: heads * head_dim, channel: 1 },
-            Layout::Bhds => Strides { batch, head: len * head_dim, row: 1, channel: len },
+            Layout::Bhds | Layout::BhdsExchanged => Strides { batch, head: len * head_dim, row: 1, channel: len },
         }
+    }
+}
+
+impl Layout {
+    /// Host tensors lie in plain orders.
+    pub(crate) fn check_on_host(self) -> Result<()> {
+        if self == Layout::BhdsExchanged {
+            return Err(Error::invalid(
+                "layout",
+                "bhds-exchanged is for tensors in device memory",
+                "lay it out as bhds; DeviceTensor::upload exchanges the rows",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -108,6 +131,7 @@ impl fmt::Display for Layout {
             Layout::Bhsd => "bhsd",
             Layout::Bshd => "bshd",
             Layout::Bhds => "bhds",
+            Layout::BhdsExchanged => "bhds-exchanged",
         })
     }
 }
@@ -240,6 +264,7 @@ impl<'a> Fp8Tensor<'a> {
         scales: Scales,
     ) -> Result<Self> {
         let codes = codes.into();
+        layout.check_on_host()?;
         let count = dims.checked_count()?;
         if count == 0 {
             return Err(Error::invalid("dims", format!("{dims} has a zero size"), "give positive sizes"));
@@ -305,6 +330,13 @@ impl<'a> Fp8Tensor<'a> {
     /// The scales.
     pub fn scales(&self) -> &Scales {
         &self.scales
+    }
+
+    /// The largest magnitude of a code, without its scale.
+    pub fn largest_code(&self) -> f32 {
+        // Without the sign, codes order as their values do.
+        let largest = self.codes.iter().fold(0, |largest, code| largest.max(code & 0x7f));
+        crate::fp8::decode(self.format, largest)
     }
 
     /// The channel means that were subtracted before quantising, in `[batch, head, channel]` order.
@@ -395,6 +427,13 @@ mod tests {
         assert_eq!(Layout::Bhsd.strides(DIMS).row, 8);
         assert_eq!(Layout::Bshd.strides(DIMS).row, 24);
         assert_eq!(Layout::Bhds.strides(DIMS).row, 1);
+    }
+
+    #[test]
+    fn exchanged_rows_are_for_the_device() {
+        let tensor = Fp8Tensor::new(DIMS, Layout::BhdsExchanged, Fp8Format::E4m3, vec![0; 240], scales());
+        assert_refused(tensor, "layout: bhds-exchanged is for tensors in device memory; ");
+        assert!(Layout::BhdsExchanged.is_transposed() && !Layout::Bshd.is_transposed());
     }
 
     #[test]
@@ -501,6 +540,7 @@ mod tests {
         let tensor =
             Fp8Tensor::new(DIMS, Layout::Bhds, Fp8Format::E4m3, &codes, scales).unwrap().with_means(means).unwrap();
         let values = tensor.dequantize();
+        assert_eq!(tensor.largest_code(), 3.0);
         assert_eq!(values.len(), 240);
         assert_eq!(values[0], 1.0);
         assert_eq!(values[((2 * 5) + 4) * 8 + 7], 4.0 + 23.0 / 64.0);

@@ -1,7 +1,7 @@
 //! A kernel with its knobs set, as text: `cpu:numbers=i16,simd=avx2` or `cpu:int16-avx2`.
 
 use crate::cpu;
-use crate::cuda::ladder;
+use crate::cuda::{self, hopper, ladder};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -14,6 +14,8 @@ pub enum Variant {
     Cpu(cpu::Config),
     /// The staged CUDA kernel.
     Ladder(ladder::Config),
+    /// The CUDA kernel for Hopper.
+    Hopper(hopper::Config),
 }
 
 impl Variant {
@@ -22,6 +24,25 @@ impl Variant {
         match self {
             Variant::Cpu(_) => "cpu",
             Variant::Ladder(_) => "ladder",
+            Variant::Hopper(_) => "hopper",
+        }
+    }
+
+    /// Its knobs, if it runs on a CUDA device.
+    pub fn on_device(&self) -> Option<cuda::Config> {
+        match *self {
+            Variant::Cpu(_) => None,
+            Variant::Ladder(config) => Some(cuda::Config::Ladder(config)),
+            Variant::Hopper(config) => Some(cuda::Config::Hopper(config)),
+        }
+    }
+}
+
+impl From<cuda::Config> for Variant {
+    fn from(config: cuda::Config) -> Self {
+        match config {
+            cuda::Config::Ladder(config) => Variant::Ladder(config),
+            cuda::Config::Hopper(config) => Variant::Hopper(config),
         }
     }
 }
@@ -32,6 +53,7 @@ impl fmt::Display for Variant {
         match self {
             Variant::Cpu(config) => write!(f, "cpu:{config}"),
             Variant::Ladder(config) => write!(f, "ladder:{config}"),
+            Variant::Hopper(config) => write!(f, "hopper:{config}"),
         }
     }
 }
@@ -45,7 +67,8 @@ impl FromStr for Variant {
         match kernel {
             "cpu" => Ok(Variant::Cpu(config.parse()?)),
             "ladder" => Ok(Variant::Ladder(config.parse()?)),
-            _ => Err(crate::suggest::unknown("kernel", kernel, &["cpu", "ladder"])),
+            "hopper" => Ok(Variant::Hopper(config.parse()?)),
+            _ => Err(crate::suggest::unknown("kernel", kernel, &["cpu", "ladder", "hopper"])),
         }
     }
 }

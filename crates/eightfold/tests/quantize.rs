@@ -320,3 +320,27 @@ fn the_number_of_threads_changes_nothing() {
     };
     assert_eq!(with_threads(1), with_threads(5));
 }
+
+#[test]
+fn codes_stay_below_what_was_asked() {
+    let dims = Dims { batch: 1, heads: 2, len: 33, head_dim: 24 };
+    let values = numbers(dims.count(), 5);
+    for format in FORMATS {
+        let full = Quantizer::new(format).quantize(&values, dims, Layout::Bhsd).unwrap();
+        assert_eq!(full.largest_code(), format.max());
+        let small = Quantizer::new(format).with_largest_code(16.0).quantize(&values, dims, Layout::Bhsd).unwrap();
+        assert_eq!(small.largest_code(), 16.0);
+        for (full, small) in full.dequantize().iter().zip(small.dequantize()) {
+            // Each is within half a step, of which there are four to a power of two in E5M2.
+            assert!((full - small).abs() <= 0.25 * full.abs() + 0.02, "{format}: {full} and {small}");
+        }
+    }
+    for bad in [0.0, -16.0, 17.0, 500.0, f32::NAN, f32::INFINITY] {
+        let quantizer = Quantizer::new(Fp8Format::E4m3).with_largest_code(bad);
+        let error = quantizer.quantize(&values, dims, Layout::Bhsd).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("largest_code: {bad} is not a positive value of e4m3; ")), "{error}");
+    }
+    let exchanged = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::BhdsExchanged);
+    let error = exchanged.quantize(&values, dims, Layout::Bhsd).unwrap_err().to_string();
+    assert!(error.starts_with("layout: bhds-exchanged is for tensors in device memory; "), "{error}");
+}

@@ -20,6 +20,13 @@ __device__ inline float exp2_polynomial(float x) {
     return __int_as_float(__float_as_int(power) + (__float_as_int(shifted) << 23));
 }
 
+// rcp.approx: good to 1 unit in the last place.
+__device__ inline float reciprocal(float x) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return inverse;
+}
+
 // lg2.approx.
 __device__ inline float log2_hardware(float x) {
     float logarithm;

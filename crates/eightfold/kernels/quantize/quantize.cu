@@ -1,7 +1,8 @@
 // f32, f16 or bf16 → FP8 codes and scales, in three launches: the largest magnitude of everything that shares a scale,
 // the scales, the codes. Every step rounds exactly as the host's quantiser does, so that the bits are the same.
 //
-// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of keys).
+// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of keys), EXCHANGED
+// (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e).
 
 #ifndef ELEMENT
 #error "ELEMENT says what the values are"
@@ -21,18 +22,14 @@ struct Quantize {
     int heads, len, head_dim;
     int parts_per_scale;  // first launch: blocks that share a scale's rows of one head
     int blocks_per_head;  // first and third launch
+    float largest_code;   // what the largest magnitude of a scale becomes
 };
-static_assert(sizeof(Quantize) == 112, "the host passes 112 bytes");
+static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
 
 constexpr int THREADS = 256;
 constexpr int TILE = 64;   // rows of a block, and channels of a transposed one
 constexpr int VECTOR = 8;  // values that a thread takes at a time
 constexpr int LINE = 16;   // lines of codes are padded to a multiple of this many bytes
-#if FORMAT_E5M2
-constexpr float LARGEST_CODE = 57344.0f;
-#else
-constexpr float LARGEST_CODE = 448.0f;
-#endif
 constexpr float SMALLEST_SCALE = 1.17549435e-38f;  // the smallest normal f32
 
 struct Vector {
@@ -151,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_scales(const __gr
     const long long index = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (index >= problem.scale_count) return;
     const float largest = __uint_as_float(problem.magnitudes[index]);
-    problem.scales[index] = largest == 0.0f ? 1.0f : fmaxf(divide(largest, LARGEST_CODE), SMALLEST_SCALE);
+    problem.scales[index] = largest == 0.0f ? 1.0f : fmaxf(divide(largest, problem.largest_code), SMALLEST_SCALE);
 }
 
 // Eight values as eight codes, the first in the lowest byte.
@@ -210,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
             words[word] = 0;
 #pragma unroll
             for (int byte = 0; byte < 4; ++byte) {
-                words[word] |= static_cast<unsigned>(tile[(first + 4 * word + byte) * PITCH + column]) << (8 * byte);
+                const int row = EXCHANGED ? 8 * (byte / 2) + 2 * word + byte % 2 : 4 * word + byte;
+                words[word] |= static_cast<unsigned>(tile[(first + row) * PITCH + column]) << (8 * byte);
             }
         }
         unsigned char* line = code_line(problem, at, first_channel + column);

@@ -13,13 +13,16 @@ pub enum Arch {
     Sm89,
     /// Hopper: compute capability 9.0 (H100, H200).
     Sm90,
+    /// Hopper with the instructions that no later architecture keeps: `wgmma`, and registers divided anew. It runs where
+    /// [`Arch::Sm90`] does.
+    Sm90a,
 }
 
 impl Arch {
     /// Every architecture.
-    pub const ALL: &'static [Arch] = &[Arch::Sm89, Arch::Sm90];
+    pub const ALL: &'static [Arch] = &[Arch::Sm89, Arch::Sm90, Arch::Sm90a];
     /// Their names, in the same order.
-    pub const NAMES: &'static [&'static str] = &["sm_89", "sm_90"];
+    pub const NAMES: &'static [&'static str] = &["sm_89", "sm_90", "sm_90a"];
 
     /// The architecture of a device of this compute capability, if kernels are compiled for it.
     pub fn of_capability(major: i32, minor: i32) -> Option<Arch> {
@@ -34,7 +37,7 @@ impl Arch {
     pub fn max_shared_bytes(self) -> usize {
         match self {
             Arch::Sm89 => 99 * 1024,
-            Arch::Sm90 => 227 * 1024,
+            Arch::Sm90 | Arch::Sm90a => 227 * 1024,
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use super::compile::Compiler;
 use super::driver::{Device, Stream};
-use super::ladder::{self, Config, Prepared, Pv, STAGES};
+use super::family::{Config, Prepared};
+use super::kernel::Kernel;
 use super::tensor::{DeviceOutput, DeviceTensor};
+use super::{Arch, Operands, hopper, ladder};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::plan::{Considered, RunReport};
 use crate::problem::Problem;
-use crate::tensor::{Fp8Tensor, Granularity, Layout};
+use crate::tensor::{Fp8Tensor, Layout};
 use crate::variant::Variant;
 use std::sync::OnceLock;
 
@@ -17,9 +19,11 @@ const DEVICE_VARIABLE: &str = "EIGHTFOLD_DEVICE";
 
 /// Attention on tensors in device memory: puts one launch of the best kernel into the stream and returns at once.
 ///
-/// V may lie in rows or, which is faster, transposed ([`Layout::Bhds`]). Tensors and output must live until the launch
-/// is done. The first call for a kind of problem compiles its kernel; later ones find it in memory, and [`Prepared`]
-/// saves the search as well.
+/// V may lie in rows, transposed ([`Layout::Bhds`]) or, which is fastest on Hopper, transposed and exchanged
+/// ([`Layout::BhdsExchanged`]). Tensors and output must live until the launch is done. The first call for a kind of
+/// problem compiles its kernel; later ones find it in memory, and [`Prepared`] saves the search as well. Where the
+/// kernel needs memory of its own, to put V in order or to split keys, this allocates it and waits for the launch:
+/// [`Prepared`] does neither.
 pub fn attention_on(
     stream: &Stream,
     problem: &Problem,
@@ -29,70 +33,107 @@ pub fn attention_on(
     output: &mut DeviceOutput,
 ) -> Result<()> {
     let device = stream.device();
-    let serves =
-        |config: &Config| config.check_problem(problem, k.granularity(), v.granularity(), device.arch()).is_ok();
-    let candidates = candidates(problem, device.info().multiprocessors, v.layout());
+    let operands = Operands::of(q, k, v);
+    let candidates = candidates(problem, &operands, device.arch(), device.info().multiprocessors);
     // If none serves, the first says why.
-    let config = candidates.iter().find(|config| serves(config)).unwrap_or(&candidates[0]);
+    let serves = |config: &&Config| config.check_problem(problem, &operands, device.arch()).is_ok();
+    let config = candidates.iter().find(serves).unwrap_or(&candidates[0]);
     Prepared::new(device, problem, config, q, k, v)?.launch(stream, q, k, v, output)
+}
+
+/// What may run with tensors like these, the best first.
+fn candidates(problem: &Problem, operands: &Operands, arch: Arch, multiprocessors: usize) -> Vec<Config> {
+    let on_hopper = hopper::target(arch).is_ok().then(|| hopper_candidates(problem, operands, multiprocessors));
+    let ladder = match operands.v.layout {
+        Layout::BhdsExchanged => Vec::new(),
+        layout => ladder_candidates(problem, multiprocessors, layout),
+    };
+    let on_hopper = on_hopper.into_iter().flatten().map(Config::Hopper);
+    let mut candidates: Vec<Config> = on_hopper.chain(ladder.into_iter().map(Config::Ladder)).collect();
+    if candidates.is_empty() {
+        // It says that the layout is not for this device.
+        candidates.push(Config::Hopper(hopper::choose(problem, operands, multiprocessors).0));
+    }
+    candidates
+}
+
+/// The chosen config, then smaller tiles for scales that change within its own.
+fn hopper_candidates(problem: &Problem, operands: &Operands, multiprocessors: usize) -> Vec<hopper::Config> {
+    let (best, _) = hopper::choose(problem, operands, multiprocessors);
+    [best.tile_keys, 128, 64].map(|tile_keys| hopper::Config { tile_keys, ..best }).to_vec()
 }
 
 /// What may run with V in this layout, the best first: then, for scales that change within its tiles, the stages from
 /// the last to the first.
-fn candidates(problem: &Problem, multiprocessors: usize, layout: Layout) -> Vec<Config> {
+fn ladder_candidates(problem: &Problem, multiprocessors: usize, layout: Layout) -> Vec<ladder::Config> {
+    use ladder::{Config, Prepared, Pv, STAGES};
     let (best, _) = ladder::choose(problem, multiprocessors);
     let stages = STAGES.iter().rev().map(|stage| stage.at(problem.shape().head_dim));
-    let reads = |config: Config| match layout {
-        Layout::Bhds => config,
-        Layout::Bhsd | Layout::Bshd if Prepared::value_layout(&config) == Layout::Bhds => {
-            Config { pv: Pv::Mma, ..config }
-        }
-        Layout::Bhsd | Layout::Bshd => config,
+    let transposed = layout.is_transposed();
+    let is_read = |config: &Config| (Prepared::value_layout(config) == Layout::Bhds) == transposed;
+    let reads = |config: Config| match is_read(&config) || transposed {
+        true => config,
+        false => Config { pv: Pv::Mma, ..config },
     };
-    let transposed = layout == Layout::Bhds;
-    let fits = |config: &Config| (Prepared::value_layout(config) == Layout::Bhds) == transposed;
     let small = [best, Config { tile_keys: 64, ..best }, Config { tile_keys: 32, key_groups: 1, ..best }];
     let legal = |config: &Config| config.check().is_ok();
-    small.into_iter().chain(stages).map(reads).filter(fits).filter(legal).collect()
+    small.into_iter().chain(stages).map(reads).filter(is_read).filter(legal).collect()
 }
 
-/// Whether this machine's device runs a problem, and with which config; an error if the environment is not understood.
+/// What was considered for a problem on this machine's device, what is chosen first; an error if the environment is not
+/// understood.
 ///
 /// `EIGHTFOLD_DEVICE=cpu` in the environment keeps to the CPU.
-pub(crate) fn choose(problem: &Problem) -> Result<Considered> {
+pub(crate) fn choose(problem: &Problem) -> Result<Vec<Considered>> {
     let value = std::env::var_os(DEVICE_VARIABLE);
     let outcome = match is_kept_to_cpu(value.as_deref().map(|value| value.to_string_lossy()).as_deref())? {
         true => Err(format!("{DEVICE_VARIABLE}=cpu is set, which keeps to the CPU")),
         false => choose_on_device(problem).map_err(|error| error.to_string()),
     };
-    Ok(match outcome {
-        Ok((config, reason)) => Considered { variant: Variant::Ladder(config), chosen: true, reason },
-        Err(reason) => Considered {
-            variant: Variant::Ladder(ladder::choose(problem, USUAL_MULTIPROCESSORS).0),
-            chosen: false,
-            reason,
-        },
-    })
+    Ok(outcome.unwrap_or_else(|reason| {
+        let (config, _) = hopper::choose(problem, &Operands::hoped(problem), USUAL_MULTIPROCESSORS);
+        vec![Considered { variant: Variant::Hopper(config), chosen: false, reason }]
+    }))
 }
 
 /// Of an H200: what is assumed to name a config where there is no device.
 const USUAL_MULTIPROCESSORS: usize = 132;
 
-/// The config that runs a problem on this machine's device, and why; or why none can.
-fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
+/// The configs for a problem on this machine's device, and why; or why none can.
+fn choose_on_device(problem: &Problem) -> Result<Vec<Considered>> {
     let device = Device::default()?;
     if let Some(loss) = device.loss() {
         return Err(loss);
     }
-    let info = device.info();
-    let (config, reason) = ladder::choose(problem, info.multiprocessors);
-    // The scales are known when the tensors are; per head is what suits every tile.
-    config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch())?;
+    let (arch, info) = (device.arch(), device.info());
     let compiler = Compiler::find()?;
-    Ok((
-        config,
-        format!("{} ({}) is there, {} compiles for it; {reason}", info.name, device.arch(), compiler.version()),
-    ))
+    // The tensors are known when the plan runs; these suit every tile.
+    let operands = Operands::hoped(problem);
+    let here =
+        |reason: &str| format!("{} ({arch}) is there, {} compiles for it; {reason}", info.name, compiler.version());
+
+    let mut considered = Vec::new();
+    if let Ok(target) = hopper::target(arch) {
+        let (config, reason) = hopper::choose(problem, &operands, info.multiprocessors);
+        let fits = config.check_problem(problem, &operands, arch);
+        let compiles =
+            || Kernel::get(&device, &operands.specialisation(problem).program(config), target).map(|_| here(&reason));
+        let outcome = fits.and_then(|()| compiles());
+        let chosen = outcome.is_ok();
+        let reason = outcome.unwrap_or_else(|error| error.to_string());
+        considered.push(Considered { variant: Variant::Hopper(config), chosen, reason });
+    }
+    let (config, reason) = ladder::choose(problem, info.multiprocessors);
+    let fits = Config::Ladder(config).check_problem(problem, &operands, arch);
+    let is_second = considered.iter().any(|first| first.chosen);
+    let reason = match &fits {
+        Err(error) => error.to_string(),
+        Ok(()) if is_second => format!("where the hopper kernel does not suit the tensors: {reason}"),
+        Ok(()) => here(reason),
+    };
+    considered.push(Considered { variant: Variant::Ladder(config), chosen: fits.is_ok() && !is_second, reason });
+    considered.sort_by_key(|candidate| !candidate.chosen);
+    Ok(considered)
 }
 
 /// What the variable says; an error if it is something that is not understood.
@@ -108,23 +149,15 @@ fn is_kept_to_cpu(value: Option<&str>) -> Result<bool> {
     }
 }
 
-/// How the problem is cut, for a person.
-pub(crate) fn describe(config: &Config, problem: &Problem) -> String {
-    let shape = problem.shape();
-    format!(
-        "{} tiles of {} queries over {} heads, each by {} warps, {} keys at a time",
-        shape.query_len.div_ceil(config.tile_queries),
-        config.tile_queries,
-        shape.batch * shape.query_heads,
-        config.warps,
-        config.tile_keys
-    )
-}
-
-/// Whether the kernel can take tensors with scales like these, on this machine's device.
-pub(crate) fn check_scales(config: &Config, problem: &Problem, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
-    let arch = Device::default()?.arch();
-    config.check_problem(problem, k.scales().granularity(), v.scales().granularity(), arch)
+/// The config for host tensors on this machine's device: the planned one, or where it does not suit them the first that
+/// does; none if none does.
+pub(crate) fn suiting(planned: &Config, problem: &Problem, operands: &Operands) -> Option<Config> {
+    let device = Device::default().ok()?;
+    let arch = device.arch();
+    // The kernel gets V laid out as it reads it; the ladder, transposed.
+    let turned = Operands { v: super::operands::Operand { layout: Layout::Bhds, ..operands.v }, ..*operands };
+    let others = candidates(problem, &turned, arch, device.info().multiprocessors);
+    [*planned].into_iter().chain(others).find(|config| config.check_problem(problem, operands, arch).is_ok())
 }
 
 /// Computes attention on host tensors: to device 0, there, and back. The plan has checked tensors and output.
@@ -138,10 +171,10 @@ pub(crate) fn run(
 ) -> Result<RunReport> {
     let (device, stream) = default_stream()?;
     // Before anything is copied.
-    check_scales(config, problem, k, v)?;
+    config.check_problem(problem, &Operands::of_host(q, k, v), device.arch())?;
     let q = DeviceTensor::upload(device, stream, q, q.layout())?;
     let k = DeviceTensor::upload(device, stream, k, k.layout())?;
-    let v = DeviceTensor::upload(device, stream, v, Prepared::value_layout(config))?;
+    let v = DeviceTensor::upload(device, stream, v, config.value_layout())?;
     let mut on_device = DeviceOutput::new(device, problem)?;
     let mut prepared = Prepared::new(device, problem, config, &q, &k, &v)?;
     prepared.launch(stream, &q, &k, &v, &mut on_device)?;
@@ -164,6 +197,7 @@ fn default_stream() -> Result<&'static (Device, Stream)> {
 mod tests {
     use super::*;
     use crate::problem::Shape;
+    use crate::tensor::Granularity;
 
     #[test]
     fn the_variable_keeps_to_the_cpu_and_knows_nothing_else() {
@@ -175,20 +209,39 @@ mod tests {
     }
 
     #[test]
-    fn values_in_rows_and_transposed_are_both_served() {
+    fn values_are_served_in_every_layout() {
         for head_dim in [64, 128] {
             for len in [32, 512, 4096] {
                 let problem = Problem::new(Shape::new(1, 8, len, head_dim)).unwrap();
-                for layout in [Layout::Bhsd, Layout::Bhds] {
-                    let candidates = candidates(&problem, 132, layout);
-                    assert!(candidates.len() > 2);
-                    for config in candidates {
-                        assert_eq!(config.check(), Ok(()), "{layout}");
-                        let transposed = Prepared::value_layout(&config) == Layout::Bhds;
-                        assert_eq!(transposed, layout == Layout::Bhds);
+                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+                    let mut operands = Operands::hoped(&problem);
+                    operands.v.layout = layout;
+                    let candidates = |arch| candidates(&problem, &operands, arch, 132);
+                    let [first, .., last] = candidates(Arch::Sm90)[..] else { panic!("too few") };
+                    assert!(matches!(first, Config::Hopper(_)));
+                    assert_eq!(matches!(last, Config::Ladder(_)), layout != Layout::BhdsExchanged);
+                    for config in candidates(Arch::Sm90) {
+                        assert_eq!(config.check_problem(&problem, &operands, Arch::Sm90), Ok(()), "{layout}");
+                        if let Config::Ladder(config) = config {
+                            let transposed = ladder::Prepared::value_layout(&config) == Layout::Bhds;
+                            assert_eq!(transposed, layout == Layout::Bhds);
+                        }
                     }
+                    let serves = |config: &Config| config.check_problem(&problem, &operands, Arch::Sm89).is_ok();
+                    assert_eq!(candidates(Arch::Sm89).iter().any(serves), layout != Layout::BhdsExchanged);
                 }
             }
         }
+    }
+
+    #[test]
+    fn scales_that_change_often_are_served_with_smaller_tiles() {
+        let problem = Problem::new(Shape::new(4, 16, 4096, 64)).unwrap();
+        let mut operands = Operands::hoped(&problem);
+        operands.k.granularity = Granularity::Block { rows: 64 };
+        let serves = |config: &&Config| config.check_problem(&problem, &operands, Arch::Sm90).is_ok();
+        let candidates = candidates(&problem, &operands, Arch::Sm90, 132);
+        let Some(Config::Hopper(config)) = candidates.iter().find(serves) else { panic!("not hopper") };
+        assert_eq!(config.tile_keys, 64);
     }
 }

@@ -1,5 +1,6 @@
 //! Kernels that are compiled and loaded, each once per process and device.
 
+use super::arch::Arch;
 use super::compile::{Compiler, Cubin, Program};
 use super::driver::{Device, Function, Module};
 use crate::error::Result;
@@ -17,19 +18,20 @@ pub(crate) struct Kernel {
     cubin: Cubin,
 }
 
-type Key = (usize, Program);
+type Key = (usize, Arch, Program);
 
 impl Kernel {
-    /// The kernel of a program on a device: from memory, else from the compiler's cache, else compiled.
-    pub(crate) fn get(device: &Device, program: &Program) -> Result<Arc<Kernel>> {
+    /// The kernel of a program on a device, compiled for its architecture or a special form of it: from memory, else
+    /// from the compiler's cache, else compiled.
+    pub(crate) fn get(device: &Device, program: &Program, arch: Arch) -> Result<Arc<Kernel>> {
         static LOADED: OnceLock<Mutex<HashMap<Key, Arc<Kernel>>>> = OnceLock::new();
         let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (device.info().ordinal, program.clone());
+        let key = (device.info().ordinal, arch, program.clone());
         if let Some(kernel) = loaded().get(&key) {
             return Ok(kernel.clone());
         }
         // Compiling may take a second: meanwhile others may look. If two compile the same, the first to end is kept.
-        let kernel = Arc::new(Kernel::load(device, program)?);
+        let kernel = Arc::new(Kernel::load(device, program, arch)?);
         let mut loaded = loaded();
         let idle = if loaded.len() >= MOST_IDLE {
             loaded.extract_if(|_, kernel| Arc::strong_count(kernel) == 1).collect()
@@ -43,11 +45,11 @@ impl Kernel {
         Ok(kernel)
     }
 
-    fn load(device: &Device, program: &Program) -> Result<Kernel> {
+    fn load(device: &Device, program: &Program, arch: Arch) -> Result<Kernel> {
         if let Some(loss) = device.loss() {
             return Err(loss);
         }
-        let cubin = Compiler::find()?.compile(program, device.arch())?;
+        let cubin = Compiler::find()?.compile(program, arch)?;
         let module = Module::load(device, &cubin)?;
         let function = module.function(&cubin.entry)?;
         if program.dynamic_shared_bytes > 0 {

@@ -31,7 +31,7 @@ pub(super) fn encode<T: Element>(
     let (heads_per_group, line, lines) = match layout {
         Layout::Bshd => (heads, heads * head_dim, len),
         Layout::Bhsd => (1, head_dim, len),
-        Layout::Bhds => (1, len, head_dim),
+        Layout::Bhds | Layout::BhdsExchanged => (1, len, head_dim),
     };
     let turned = Direction::of(layout) != source.direction;
     let fewest_lines = if turned { TURNED_LINES_PER_TASK } else { 1 };
@@ -49,7 +49,7 @@ pub(super) fn encode<T: Element>(
                         encoder.patch(at, lines.clone(), 0..head_dim, codes, line);
                     }
                     Layout::Bhsd => encoder.patch(at, lines.clone(), 0..head_dim, codes, line),
-                    Layout::Bhds => encoder.patch(at, 0..len, lines.clone(), codes, line),
+                    Layout::Bhds | Layout::BhdsExchanged => encoder.patch(at, 0..len, lines.clone(), codes, line),
                 }
             }
         });

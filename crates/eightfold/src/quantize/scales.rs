@@ -5,7 +5,7 @@ use super::run::largest_magnitude;
 use super::source::{Direction, Head, Source};
 use crate::error::Result;
 use crate::fp8::Element;
-use crate::tensor::{Dims, Fp8Format, Granularity, Scales};
+use crate::tensor::{Dims, Granularity, Scales};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const ROWS_PER_TASK: usize = 256;
 pub(super) fn find<T: Element>(
     source: &Source<T>,
     means: Option<&[f32]>,
-    format: Fp8Format,
+    largest_code: f32,
     granularity: Granularity,
 ) -> Result<Scales> {
     let dims = source.dims;
@@ -37,7 +37,7 @@ pub(super) fn find<T: Element>(
     if largest.iter().any(|largest| !largest.is_finite()) {
         return Err(source.non_finite_error(means).expect("some value is not finite"));
     }
-    let scale_of = |largest: &[f32]| scale(format, largest.iter().copied().fold(0.0, f32::max));
+    let scale_of = |largest: &[f32]| scale(largest_code, largest.iter().copied().fold(0.0, f32::max));
     let values = match granularity {
         Granularity::Tensor => vec![scale_of(&largest)],
         Granularity::Head => largest.chunks(blocks).map(scale_of).collect(),
@@ -46,11 +46,11 @@ pub(super) fn find<T: Element>(
     Scales::new(granularity, values)
 }
 
-/// The scale that maps the largest magnitude to the format's largest value.
+/// The scale that maps the largest magnitude to the largest code.
 ///
 /// It is never subnormal: that would cost precision, and make its reciprocal infinite.
-fn scale(format: Fp8Format, largest: f32) -> f32 {
-    if largest == 0.0 { 1.0 } else { (largest / format.max()).max(f32::MIN_POSITIVE) }
+fn scale(largest_code: f32, largest: f32) -> f32 {
+    if largest == 0.0 { 1.0 } else { (largest / largest_code).max(f32::MIN_POSITIVE) }
 }
 
 fn largest_of_rows<T: Element>(source: &Source<T>, means: Option<&[f32]>, at: Head, rows: Range<usize>) -> f32 {

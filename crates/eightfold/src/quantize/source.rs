@@ -18,7 +18,7 @@ impl Direction {
     pub(super) fn of(layout: Layout) -> Self {
         match layout {
             Layout::Bhsd | Layout::Bshd => Direction::Channels,
-            Layout::Bhds => Direction::Rows,
+            Layout::Bhds | Layout::BhdsExchanged => Direction::Rows,
         }
     }
 }

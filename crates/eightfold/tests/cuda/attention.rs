@@ -7,7 +7,7 @@ use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
 use eightfold::{
-    Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant, reference,
+    Accuracy, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant, reference,
 };
 
 fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
@@ -88,6 +88,7 @@ fn the_short_way_takes_the_device() {
     let problem = Problem::new(Shape::new(1, 2, 130, 64)).unwrap().causal();
     assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "ladder");
     let inputs = tensors(&problem, 21);
+    let problem = problem.with_accuracy(Accuracy::Precise);
     let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
     assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
 }
@@ -173,7 +174,8 @@ fn tensors_on_the_device_are_attended_in_either_layout_of_v() {
         .unwrap()
         .with_output_format(OutputFormat::Bf16)
         .with_output_layout(Layout::Bshd)
-        .unwrap();
+        .unwrap()
+        .with_accuracy(Accuracy::Precise);
     let inputs = tensors(&problem, 60);
     let expected = expected(&problem, &inputs);
     for layout in [Layout::Bhds, Layout::Bhsd] {

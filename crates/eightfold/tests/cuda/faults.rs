@@ -46,6 +46,7 @@ fn bad_pointers_are_refused_by_name() {
         scales: scales.pointer(),
         scale_count: 2,
         means: None,
+        largest_code: None,
     };
     // SAFETY: nothing is launched on these tensors.
     let tensor = |raw| unsafe { DeviceTensor::from_raw(&device, raw) };

@@ -4,6 +4,7 @@
 
 mod attention;
 mod faults;
+mod hopper;
 mod quantize;
 mod support;
 mod tensors;

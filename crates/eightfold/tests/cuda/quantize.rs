@@ -40,13 +40,13 @@ fn assert_same<T: Number>(device: &Device, stream: &Stream, values: &[T], dims: 
     let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
     for format in FORMATS {
         for granularity in granularities(dims.len) {
-            for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds] {
+            for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::BhdsExchanged] {
                 let quantized = quantize(stream, &on_device, format, granularity, to).unwrap();
                 assert_eq!(quantized.check(stream), Ok(()));
                 let got = quantized.tensor().download(stream).unwrap();
                 let expected = Quantizer::new(format)
                     .with_granularity(granularity)
-                    .with_layout(to)
+                    .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
                     .quantize(values, dims, from)
                     .unwrap();
                 assert_bits(&got, &expected, &format!("{dims} {from} to {to} {format} {granularity}"));
@@ -98,12 +98,30 @@ fn the_padding_of_transposed_codes_is_zero() {
         scales: quantized.tensor().scales(),
         scale_count: 2,
         means: None,
+        largest_code: None,
     };
     // SAFETY: the memory is that of `quantized`, which lives longer.
     let seen = unsafe { eightfold::cuda::tensor::DeviceTensor::from_raw(&device, raw) }.unwrap();
     let codes = seen.download(&stream).unwrap();
     for line in codes.codes().chunks(32) {
         assert_eq!(line[21..], [0; 11]);
+    }
+}
+
+#[test]
+fn codes_stay_below_what_was_asked() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 1, heads: 2, len: 70, head_dim: 64 };
+    let values = values(dims, Layout::Bhsd);
+    let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+    for format in FORMATS {
+        let quantizer = DeviceQuantizer::new(&device, &on_device, format, Granularity::Head, Layout::Bhsd).unwrap();
+        let quantizer = quantizer.with_largest_code(16.0).unwrap();
+        let mut quantized = quantizer.allocate().unwrap();
+        quantizer.launch(&stream, &on_device, &mut quantized).unwrap();
+        assert_eq!(quantized.tensor().largest_code(), 16.0);
+        let expected = Quantizer::new(format).with_largest_code(16.0).quantize(&values, dims, Layout::Bhsd).unwrap();
+        assert_bits(&quantized.tensor().download(&stream).unwrap(), &expected, &format!("{format} up to 16"));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::{Fp8Tensor, Problem};
+use eightfold::quantize::{Quantizer, SMALL_CODES};
+use eightfold::{Fp8Format, Fp8Tensor, Layout, Problem};
 
 /// Set where a missing device is a failure.
 const REQUIRED: &str = "EIGHTFOLD_REQUIRE_DEVICE";
@@ -41,6 +42,15 @@ pub fn tensors(problem: &Problem, seed: u64) -> [Fp8Tensor<'static>; 3] {
     let shape = problem.shape();
     [(shape.query_dims(), seed), (shape.key_dims(), seed + 1), (shape.key_dims(), seed + 2)]
         .map(|(dims, seed)| eightfold::quantize(&gaussian(dims.count(), seed), dims).unwrap())
+}
+
+/// The same with codes of Q and K so small that scores fit f16.
+pub fn small_tensors(problem: &Problem, seed: u64) -> [Fp8Tensor<'static>; 3] {
+    let shape = problem.shape();
+    let plain = Quantizer::new(Fp8Format::E4m3);
+    let small = plain.with_largest_code(SMALL_CODES);
+    [(small, shape.query_dims(), seed), (small, shape.key_dims(), seed + 1), (plain, shape.key_dims(), seed + 2)]
+        .map(|(quantizer, dims, seed)| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap())
 }
 
 pub fn relative_l2(values: &[f32], expected: &[f64]) -> f64 {

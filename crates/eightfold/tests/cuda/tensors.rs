@@ -25,6 +25,10 @@ fn a_tensor_comes_back_as_it_went() {
                 assert_eq!(back.dequantize(), tensor.dequantize(), "{from} to {to}");
                 assert!(from != to || back == tensor, "{from}");
             }
+            let exchanged = DeviceTensor::upload(&device, &stream, &tensor, Layout::BhdsExchanged).unwrap();
+            let back = exchanged.download(&stream).unwrap();
+            assert_eq!((back.layout(), back.dequantize()), (Layout::Bhds, tensor.dequantize()), "{from} exchanged");
+            assert_eq!(exchanged.largest_code(), tensor.largest_code());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::tensors;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Output, Plan, Problem, Shape, Variant};
+use eightfold::{Error, Output, Plan, Problem, Shape};
 
 #[test]
 fn without_a_device_a_plan_runs_on_the_cpu_and_says_why() {
@@ -10,9 +10,9 @@ fn without_a_device_a_plan_runs_on_the_cpu_and_says_why() {
     let problem = Problem::new(Shape::new(1, 2, 40, 64)).unwrap();
     let plan = Plan::new(&problem).unwrap();
     assert_eq!(plan.variant().kernel(), "cpu");
-    let ladder = plan.considered().iter().find(|considered| considered.variant.kernel() == "ladder").unwrap();
-    assert!(!ladder.chosen);
-    assert_eq!(ladder.reason, missing.to_string());
+    let on_device = plan.considered().iter().find(|considered| considered.variant.kernel() == "hopper").unwrap();
+    assert!(!on_device.chosen);
+    assert_eq!(on_device.reason, missing.to_string());
     assert!(plan.explain().contains(&missing.to_string()));
 }
 
@@ -20,19 +20,22 @@ fn without_a_device_a_plan_runs_on_the_cpu_and_says_why() {
 fn without_a_device_a_named_variant_can_be_explained_but_not_run() {
     let Err(missing) = Device::default() else { return };
     let problem = Problem::new(Shape::new(1, 2, 40, 64)).unwrap();
-    let variant: Variant = "ladder:mma-pv".parse().unwrap();
-    let plan = Plan::with_variant(&problem, variant).unwrap();
-    assert!(plan.explain().contains("asked for by name"));
-    let [q, k, v] = tensors(&problem, 1);
-    let error = plan.run(&q, &k, &v, &mut Output::zeros(&problem)).unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }));
-    assert_eq!(error, missing);
+    for variant in ["ladder:mma-pv", "hopper:fast"] {
+        let plan = Plan::with_variant(&problem, variant.parse().unwrap()).unwrap();
+        assert!(plan.explain().contains("asked for by name"));
+        let [q, k, v] = tensors(&problem, 1);
+        let error = plan.run(&q, &k, &v, &mut Output::zeros(&problem)).unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }));
+        assert_eq!(error, missing);
+    }
 }
 
 #[test]
 fn a_head_that_no_kernel_is_written_for_is_refused_by_name() {
     let problem = Problem::new(Shape::new(1, 2, 40, 72)).unwrap();
-    let error = Plan::with_variant(&problem, "ladder:mma-pv".parse().unwrap()).unwrap_err().to_string();
-    assert!(error.starts_with("head_dim: 72 is not one of"), "{error}");
+    for variant in ["ladder:mma-pv", "hopper:fast"] {
+        let error = Plan::with_variant(&problem, variant.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("head_dim: 72 is not one of"), "{error}");
+    }
     assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "cpu");
 }

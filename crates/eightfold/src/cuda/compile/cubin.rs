@@ -73,7 +73,7 @@ pub(super) fn inspect(image: &[u8], entry: &str, arch: Arch) -> Result<Inspectio
 fn reserved_shared_bytes(arch: Arch) -> usize {
     match arch {
         Arch::Sm89 => 0,
-        Arch::Sm90 => 1024,
+        Arch::Sm90 | Arch::Sm90a => 1024,
     }
 }
 

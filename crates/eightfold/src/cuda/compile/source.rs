@@ -14,6 +14,17 @@ macro_rules! embedded {
 
 /// Every file under `kernels/`, one a line.
 static EMBEDDED: &Table<'static> = embedded![
+    "hopper/arrange.cu",
+    "hopper/attention.cu",
+    "hopper/merge.cuh",
+    "hopper/problem.cuh",
+    "hopper/produce.cuh",
+    "hopper/scores.cuh",
+    "hopper/settings.cuh",
+    "hopper/shared.cuh",
+    "hopper/store.cuh",
+    "hopper/sums.cuh",
+    "hopper/weights.cuh",
     "ladder/attention.cu",
     "ladder/dump.cuh",
     "ladder/load.cuh",
@@ -28,10 +39,13 @@ static EMBEDDED: &Table<'static> = embedded![
     "ladder/values.cuh",
     "ptx/address.cuh",
     "ptx/barrier.cuh",
+    "ptx/bulk.cuh",
     "ptx/convert.cuh",
     "ptx/copy.cuh",
     "ptx/exponential.cuh",
+    "ptx/half.cuh",
     "ptx/matrix.cuh",
+    "ptx/wgmma.cuh",
     "quantize/quantize.cu",
 ];
 

@@ -15,6 +15,7 @@ mod memory;
 mod module;
 mod pointer;
 mod stream;
+mod tensor_map;
 
 pub(crate) use context::Context;
 pub use device::{Device, DeviceInfo, MemoryInfo};
@@ -25,3 +26,4 @@ pub(crate) use memory::{Plain, download, fill};
 pub(crate) use module::{Function, Grid, Module};
 pub(crate) use pointer::{ALIGNMENT_BYTES, check_pointer};
 pub use stream::Stream;
+pub(crate) use tensor_map::{TensorMap, Walk};

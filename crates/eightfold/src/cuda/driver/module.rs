@@ -5,7 +5,10 @@ use super::device::Device;
 use super::stream::Stream;
 use crate::cuda::compile::Cubin;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmodule,
+};
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -93,6 +96,34 @@ impl Function {
     /// The kernel must take one parameter of this size and alignment, and what its pointers point at must be there
     /// until the launch is done.
     pub(crate) unsafe fn launch<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
+        // SAFETY: the caller's word; without attributes.
+        unsafe { self.launch_with(stream, grid, argument, &mut []) }
+    }
+
+    /// The same, but blocks may start before the launch before is done: the kernel itself waits for it
+    /// (`griddepcontrol.wait`) before it touches memory.
+    ///
+    /// # Safety
+    /// As for [`Function::launch`], and the kernel must wait.
+    pub(crate) unsafe fn launch_dependent<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
+        let mut attributes = [CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        }];
+        // SAFETY: the caller's word.
+        unsafe { self.launch_with(stream, grid, argument, &mut attributes) }
+    }
+
+    /// # Safety
+    /// As for [`Function::launch`], and the kernel must do what the attributes ask of it.
+    unsafe fn launch_with<T: Copy>(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        argument: &T,
+        attributes: &mut [CUlaunchAttribute],
+    ) -> Result<()> {
         let context = &self.module.context;
         if !Arc::ptr_eq(context, stream.context()) {
             return Err(Error::invalid(
@@ -106,25 +137,22 @@ impl Function {
             ));
         }
         let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-        let shared = u32::try_from(grid.dynamic_shared_bytes).unwrap_or(u32::MAX);
-        context.call("cuLaunchKernel", || {
-            // SAFETY: function and stream are alive; the argument is copied during the call, by the caller's word
-            // as large as the kernel's one parameter.
-            unsafe {
-                sys::cuLaunchKernel(
-                    self.raw,
-                    grid.blocks,
-                    1,
-                    1,
-                    grid.threads,
-                    1,
-                    1,
-                    shared,
-                    stream.raw(),
-                    parameters.as_mut_ptr(),
-                    ptr::null_mut(),
-                )
-            }
+        let config = CUlaunchConfig {
+            gridDimX: grid.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: u32::try_from(grid.dynamic_shared_bytes).unwrap_or(u32::MAX),
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        context.call("cuLaunchKernelEx", || {
+            // SAFETY: function, stream and attributes are alive; the argument is copied during the call, by the
+            // caller's word as large as the kernel's one parameter.
+            unsafe { sys::cuLaunchKernelEx(&config, self.raw, parameters.as_mut_ptr(), ptr::null_mut()) }
         })
     }
 }

@@ -7,9 +7,16 @@ mod program;
 mod space;
 mod stages;
 
+use super::Arch;
+#[doc(no_inline)]
+pub use super::Specialisation;
 pub use choose::choose;
 pub use config::{Banks, Config, Copy, Exp, HEAD_DIMS, KNOBS, Pv, Qk, Schedule, Softmax};
 pub use launch::{Prepared, Tile, TileDump};
-pub use program::{Specialisation, shared_bytes};
+pub(super) use program::program;
+pub use program::shared_bytes;
 pub use space::draws;
 pub use stages::{STAGES, Stage, find as find_stage};
+
+/// The architectures that the kernel is compiled for.
+pub const ARCHS: &[Arch] = &[Arch::Sm89, Arch::Sm90];

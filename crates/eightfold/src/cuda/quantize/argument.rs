@@ -12,7 +12,7 @@ const TILE: usize = 64;
 
 /// The struct of the same name in the device code, field by field.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Quantize {
     pub(super) values: u64,
     pub(super) batch_stride: i64,
@@ -32,6 +32,7 @@ pub(super) struct Quantize {
     pub(super) head_dim: i32,
     pub(super) parts_per_scale: i32,
     pub(super) blocks_per_head: i32,
+    pub(super) largest_code: f32,
 }
 
 /// Blocks of the three launches.
@@ -70,7 +71,7 @@ impl Blocks {
         size("len", dims.len.saturating_add(TILE))?;
         let parts_per_scale = rows.div_ceil(TILE);
         let magnitudes_per_head = dims.len.div_ceil(rows) * parts_per_scale;
-        let channel_tiles = if layout == Layout::Bhds { dims.head_dim.div_ceil(TILE) } else { 1 };
+        let channel_tiles = if layout.is_transposed() { dims.head_dim.div_ceil(TILE) } else { 1 };
         let codes_per_head = dims.len.div_ceil(TILE) * channel_tiles;
         let grid = |per_head: usize| {
             let blocks = per_head.saturating_mul(dims.batch * dims.heads);
@@ -96,11 +97,12 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_device_code() {
-        assert_eq!((size_of::<Quantize>(), align_of::<Quantize>()), (112, 8));
+        assert_eq!((size_of::<Quantize>(), align_of::<Quantize>()), (120, 8));
         assert_eq!(offset_of!(Quantize, codes), 32);
         assert_eq!(offset_of!(Quantize, scales), 72);
         assert_eq!(offset_of!(Quantize, heads), 92);
         assert_eq!(offset_of!(Quantize, blocks_per_head), 108);
+        assert_eq!(offset_of!(Quantize, largest_code), 112);
     }
 
     #[test]

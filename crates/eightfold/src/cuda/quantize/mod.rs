@@ -12,6 +12,7 @@ use super::driver::{Buffer, Device, Function, Grid, Stream};
 use super::kernel::Kernel;
 use super::tensor::{DeviceTensor, Lines, Memory};
 use crate::error::{Error, Result};
+use crate::quantize::check_largest_code;
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
 use argument::{Blocks, Quantize, THREADS};
 use std::sync::Arc;
@@ -37,9 +38,10 @@ pub struct DeviceQuantizer {
     granularity: Granularity,
     layout: Layout,
     blocks: Blocks,
+    largest_code: f32,
 }
 
-/// Quantises values on the device; `layout` is that of the codes, for V also transposed.
+/// Quantises values on the device; `layout` is that of the codes, for V also transposed or exchanged.
 ///
 /// Allocates the tensor, puts the work into the stream and returns. Values that are not finite give codes without
 /// meaning: [`Quantized::check`] tells.
@@ -67,7 +69,7 @@ impl DeviceQuantizer {
     ) -> Result<Self> {
         let dims = values.dims();
         let blocks = Blocks::cut(dims, granularity, layout)?;
-        let kernels = Kernel::get(device, &program(values.format(), format, layout))?;
+        let kernels = Kernel::get(device, &program(values.format(), format, layout), device.arch())?;
         Ok(DeviceQuantizer {
             device: device.clone(),
             magnitudes: kernels.other_function("quantize_magnitudes")?,
@@ -79,7 +81,15 @@ impl DeviceQuantizer {
             granularity,
             layout,
             blocks,
+            largest_code: format.max(),
         })
+    }
+
+    /// The same with larger scales, so that no code stands for more than this; it must be a value of the format. Set it
+    /// before [`DeviceQuantizer::allocate`].
+    pub fn with_largest_code(self, largest_code: f32) -> Result<Self> {
+        check_largest_code(self.format, largest_code)?;
+        Ok(DeviceQuantizer { largest_code, ..self })
     }
 
     /// Room for what a launch writes.
@@ -88,7 +98,8 @@ impl DeviceQuantizer {
         let count = self.granularity.count(self.dims);
         let codes = Memory::Owned(self.device.allocate(lines.extent_bytes())?);
         let scales = Memory::Owned(self.device.allocate(4 * count)?);
-        let tensor = DeviceTensor::from_parts(self.dims, self.format, self.granularity, lines, codes, scales);
+        let tensor =
+            DeviceTensor::from_parts(self.dims, self.format, self.granularity, lines, codes, scales, self.largest_code);
         Ok(Quantized { tensor, magnitudes: self.device.allocate(4 * count)? })
     }
 
@@ -116,7 +127,8 @@ impl DeviceQuantizer {
             && tensor.dims() == self.dims
             && tensor.format() == self.format
             && tensor.layout() == self.layout
-            && tensor.granularity() == self.granularity;
+            && tensor.granularity() == self.granularity
+            && tensor.largest_code() == self.largest_code;
         if !is_same {
             return Err(Error::invalid(
                 "values",
@@ -158,6 +170,7 @@ impl DeviceQuantizer {
             head_dim: size("head_dim", self.dims.head_dim)?,
             parts_per_scale: self.blocks.parts_per_scale,
             blocks_per_head: 0,
+            largest_code: self.largest_code,
         })
     }
 }
@@ -207,7 +220,8 @@ fn program(values: ValueFormat, format: Fp8Format, layout: Layout) -> Program {
         defines: vec![
             ("ELEMENT", (values as u8).to_string()),
             ("FORMAT_E5M2", flag(format == Fp8Format::E5m2)),
-            ("TRANSPOSED", flag(layout == Layout::Bhds)),
+            ("TRANSPOSED", flag(layout.is_transposed())),
+            ("EXCHANGED", flag(layout == Layout::BhdsExchanged)),
         ],
         dynamic_shared_bytes: 0,
     }
@@ -253,9 +267,9 @@ mod tests {
         };
         for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
             for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
-                for layout in [Layout::Bhsd, Layout::Bhds] {
-                    for arch in Arch::ALL {
-                        let resources = compiler.compile(&program(values, format, layout), *arch).unwrap().resources;
+                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+                    for arch in [Arch::Sm89, Arch::Sm90] {
+                        let resources = compiler.compile(&program(values, format, layout), arch).unwrap().resources;
                         assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0));
                         assert_eq!(resources.warnings, Vec::<String>::new());
                     }
@@ -269,7 +283,7 @@ mod tests {
         let mut programs = HashSet::new();
         for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
             for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
-                for layout in [Layout::Bhsd, Layout::Bhds] {
+                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
                     assert!(programs.insert(program(values, format, layout)));
                 }
                 assert!(!programs.insert(program(values, format, Layout::Bshd)));

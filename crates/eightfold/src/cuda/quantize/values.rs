@@ -126,10 +126,10 @@ fn check(dims: Dims, layout: Layout) -> Result<usize> {
     if count == 0 {
         return Err(Error::invalid("dims", format!("{dims} has a zero size"), "give positive sizes"));
     }
-    if layout == Layout::Bhds {
+    if layout.is_transposed() {
         return Err(Error::invalid(
             "layout",
-            "values that lie transposed (bhds) are not quantised on the device",
+            format!("values that lie transposed ({layout}) are not quantised on the device"),
             "pass them as bhsd or bshd; the codes may be transposed",
         ));
     }

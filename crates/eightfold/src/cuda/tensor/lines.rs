@@ -29,11 +29,11 @@ impl Lines {
         // The padding may multiply the bytes by 16.
         Dims { head_dim: padded_bytes(dims.head_dim), len: padded_bytes(dims.len), ..dims }.checked_count()?;
         let Dims { heads, len, head_dim, .. } = dims;
-        let line = padded_bytes(if layout == Layout::Bhds { len } else { head_dim });
+        let line = padded_bytes(if layout.is_transposed() { len } else { head_dim });
         let (batch_stride, head_stride, line_stride) = match layout {
             Layout::Bhsd => (heads * len * line, len * line, line),
             Layout::Bshd => (heads * len * line, line, heads * line),
-            Layout::Bhds => (heads * head_dim * line, head_dim * line, line),
+            Layout::Bhds | Layout::BhdsExchanged => (heads * head_dim * line, head_dim * line, line),
         };
         Ok(Lines { dims, layout, batch_stride, head_stride, line_stride })
     }
@@ -42,7 +42,7 @@ impl Lines {
     pub(crate) fn strided(dims: Dims, layout: Layout, strides: Strides) -> Result<Lines> {
         let (line_stride, inner) = match layout {
             Layout::Bhsd | Layout::Bshd => (strides.row, strides.channel),
-            Layout::Bhds => (strides.channel, strides.row),
+            Layout::Bhds | Layout::BhdsExchanged => (strides.channel, strides.row),
         };
         let lines = Lines { dims, layout, batch_stride: strides.batch, head_stride: strides.head, line_stride };
         if inner != 1 {
@@ -82,7 +82,7 @@ impl Lines {
 
     /// Codes of a line, without padding.
     pub(crate) fn line_bytes(&self) -> usize {
-        if self.layout == Layout::Bhds { self.dims.len } else { self.dims.head_dim }
+        if self.layout.is_transposed() { self.dims.len } else { self.dims.head_dim }
     }
 
     /// Whether a line is followed by bytes that belong to no element.
@@ -107,7 +107,18 @@ impl Lines {
 
     /// Lines of a head.
     fn count(&self) -> usize {
-        if self.layout == Layout::Bhds { self.dims.head_dim } else { self.dims.len }
+        if self.layout.is_transposed() { self.dims.head_dim } else { self.dims.len }
+    }
+
+    /// Which element of a line is at this position of it.
+    fn element_at(&self, position: usize) -> usize {
+        match self.layout {
+            Layout::BhdsExchanged => {
+                let [q, h, e] = [position >> 2 & 3, position >> 1 & 1, position & 1];
+                (position & !15) + 8 * h + 2 * q + e
+            }
+            Layout::Bhsd | Layout::Bshd | Layout::Bhds => position,
+        }
     }
 
     fn line_offset(&self, batch: usize, head: usize, line: usize) -> usize {
@@ -122,7 +133,7 @@ impl Lines {
         let strides = tensor.strides();
         let (along, across) = match self.layout {
             Layout::Bhsd | Layout::Bshd => (strides.channel, strides.row),
-            Layout::Bhds => (strides.row, strides.channel),
+            Layout::Bhds | Layout::BhdsExchanged => (strides.row, strides.channel),
         };
         let mut laid = vec![0; self.extent_bytes()];
         for batch in 0..self.dims.batch {
@@ -130,12 +141,15 @@ impl Lines {
                 let codes = &tensor.codes()[strides.row_offset(batch, head, 0)..];
                 for first_line in (0..self.count()).step_by(TILE) {
                     for first in (0..self.line_bytes()).step_by(TILE) {
-                        let end = self.line_bytes().min(first + TILE);
+                        let end = padded_bytes(self.line_bytes()).min(first + TILE);
                         for line in first_line..self.count().min(first_line + TILE) {
                             let offset = self.line_offset(batch, head, line);
                             let laid = &mut laid[offset + first..offset + end];
                             for (index, laid) in laid.iter_mut().enumerate() {
-                                *laid = codes[line * across + (first + index) * along];
+                                let element = self.element_at(first + index);
+                                if element < self.line_bytes() {
+                                    *laid = codes[line * across + element * along];
+                                }
                             }
                         }
                     }
@@ -145,17 +159,26 @@ impl Lines {
         Cow::Owned(laid)
     }
 
-    /// The codes of these lines in the layout's own order, without padding.
+    /// The codes of these lines in the layout's own order, without padding and with nothing exchanged.
     pub(crate) fn gather(&self, laid: &[u8]) -> Vec<u8> {
         let strides = self.layout.strides(self.dims);
-        let line = if self.layout == Layout::Bhds { strides.channel } else { strides.row };
+        let line = if self.layout.is_transposed() { strides.channel } else { strides.row };
         let mut codes = vec![0; self.dims.count()];
         for batch in 0..self.dims.batch {
             for head in 0..self.dims.heads {
                 for index in 0..self.count() {
                     let from = self.line_offset(batch, head, index);
                     let to = strides.row_offset(batch, head, 0) + index * line;
-                    codes[to..to + self.line_bytes()].copy_from_slice(&laid[from..from + self.line_bytes()]);
+                    let codes = &mut codes[to..to + self.line_bytes()];
+                    if self.layout == Layout::BhdsExchanged {
+                        for (position, code) in laid[from..from + padded_bytes(codes.len())].iter().enumerate() {
+                            if let Some(place) = codes.get_mut(self.element_at(position)) {
+                                *place = *code;
+                            }
+                        }
+                    } else {
+                        codes.copy_from_slice(&laid[from..from + codes.len()]);
+                    }
                 }
             }
         }
@@ -181,17 +204,29 @@ mod tests {
         for from in LAYOUTS {
             let tensor = tensor(from);
             let values = tensor.dequantize();
-            for to in LAYOUTS {
+            for to in [LAYOUTS.as_slice(), &[Layout::BhdsExchanged]].concat() {
                 let lines = Lines::padded(DIMS, to).unwrap();
                 let laid = lines.lay_out(&tensor);
                 assert_eq!(laid.len(), lines.extent_bytes(), "{from} to {to}");
                 let codes = lines.gather(&laid);
-                let turned = Fp8Tensor::new(DIMS, to, Fp8Format::E4m3, codes, tensor.scales().clone()).unwrap();
+                let plain = if to == Layout::BhdsExchanged { Layout::Bhds } else { to };
+                let turned = Fp8Tensor::new(DIMS, plain, Fp8Format::E4m3, codes, tensor.scales().clone()).unwrap();
                 assert_eq!(turned.dequantize(), values, "{from} to {to}");
                 let sum = |codes: &[u8]| codes.iter().map(|code| u64::from(*code)).sum::<u64>();
                 assert_eq!(sum(&laid), sum(tensor.codes()), "the padding of {from} to {to} is not zero");
             }
         }
+    }
+
+    #[test]
+    fn rows_are_exchanged_within_every_16() {
+        let dims = Dims { batch: 1, heads: 1, len: 18, head_dim: 1 };
+        let codes: Vec<u8> = (1..=18).collect();
+        let tensor =
+            Fp8Tensor::new(dims, Layout::Bhds, Fp8Format::E4m3, codes, Scales::per_tensor(1.0).unwrap()).unwrap();
+        let laid = Lines::padded(dims, Layout::BhdsExchanged).unwrap().lay_out(&tensor).into_owned();
+        assert_eq!(laid[..16], [1, 2, 9, 10, 3, 4, 11, 12, 5, 6, 13, 14, 7, 8, 15, 16]);
+        assert_eq!(laid[16..], [17, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// An FP8 tensor in device memory: codes, scales, and means where it was centred.
 ///
-/// Its codes lie in lines: rows of channels, or for V also rows of keys ([`Layout::Bhds`]). A line starts at a multiple
-/// of 16 bytes and is padded to one with zeros.
+/// Its codes lie in lines: rows of channels, or for V also rows of keys ([`Layout::Bhds`], [`Layout::BhdsExchanged`]). A
+/// line starts at a multiple of 16 bytes and is padded to one with zeros.
 #[derive(Debug)]
 pub struct DeviceTensor {
     dims: Dims,
@@ -27,6 +27,7 @@ pub struct DeviceTensor {
     codes: Memory,
     scales: Memory,
     means: Option<Memory>,
+    largest_code: f32,
 }
 
 /// A caller's tensor in device memory, by its addresses.
@@ -50,11 +51,13 @@ pub struct RawTensor {
     pub scale_count: usize,
     /// The address of the channel means, f32 in `[batch, head, channel]` order, if the tensor was centred.
     pub means: Option<u64>,
+    /// A promise that no code is larger in magnitude than this; none promises nothing.
+    pub largest_code: Option<f32>,
 }
 
 impl DeviceTensor {
     /// Copies a tensor to the device, laid out as the kernel wants it: rows of channels, or for V also rows of keys
-    /// ([`Layout::Bhds`]), each padded to a multiple of 16 bytes.
+    /// ([`Layout::Bhds`], [`Layout::BhdsExchanged`]), each padded to a multiple of 16 bytes.
     ///
     /// Waits for the stream, so that the tensor may be dropped.
     pub fn upload(device: &Device, stream: &Stream, tensor: &Fp8Tensor, layout: Layout) -> Result<Self> {
@@ -76,6 +79,7 @@ impl DeviceTensor {
             codes: Memory::Owned(buffer),
             scales: upload_f32(tensor.scales().values())?,
             means: tensor.means().map(upload_f32).transpose()?,
+            largest_code: tensor.largest_code(),
         })
     }
 
@@ -83,8 +87,8 @@ impl DeviceTensor {
     ///
     /// # Safety
     /// The memory must hold what `raw` says, stay alive as long as the value is used, and not be written meanwhile.
-    /// Every code must be finite, and so must be what pads a line to 16 bytes; zeros are. Every scale must be finite
-    /// and positive. These are not checked, because that would need a wait for the device.
+    /// Every code must be finite and no larger than promised, and so must be what pads a line to 16 bytes; zeros are.
+    /// Every scale must be finite and positive. These are not checked, because that would need a wait for the device.
     pub unsafe fn from_raw(device: &Device, raw: RawTensor) -> Result<Self> {
         let RawTensor { dims, format, layout, granularity, .. } = raw;
         let lines = raw.lines()?;
@@ -104,6 +108,7 @@ impl DeviceTensor {
             codes: borrowed(raw.codes),
             scales: borrowed(raw.scales),
             means: raw.means.map(borrowed),
+            largest_code: raw.largest_code.unwrap_or(format.max()),
         })
     }
 
@@ -115,8 +120,10 @@ impl DeviceTensor {
         lines: Lines,
         codes: Memory,
         scales: Memory,
+        largest_code: f32,
     ) -> Self {
-        DeviceTensor { dims, layout: lines.layout(), format, granularity, lines, codes, scales, means: None }
+        let layout = lines.layout();
+        DeviceTensor { dims, layout, format, granularity, lines, codes, scales, means: None, largest_code }
     }
 
     /// The logical dimensions.
@@ -154,7 +161,13 @@ impl DeviceTensor {
         self.means.as_ref().map(Memory::pointer)
     }
 
-    /// Copies the tensor to the host, into its own layout without padding, and waits for it.
+    /// No code is larger in magnitude, as far as is known: the format's largest value where nothing is.
+    pub fn largest_code(&self) -> f32 {
+        self.largest_code
+    }
+
+    /// Copies the tensor to the host, into its own layout without padding, and waits for it; exchanged rows come back in
+    /// order.
     ///
     /// A scale or a code that is not finite, as quantising values that are not finite leaves them, is an error.
     pub fn download(&self, stream: &Stream) -> Result<Fp8Tensor<'static>> {
@@ -164,7 +177,8 @@ impl DeviceTensor {
         self.codes.download(stream, &mut lines)?;
         let codes = self.lines.gather(&lines);
         let scales = crate::tensor::Scales::new(self.granularity, scales)?;
-        let tensor = Fp8Tensor::new(self.dims, self.layout, self.format, codes, scales)?;
+        let layout = if self.layout == Layout::BhdsExchanged { Layout::Bhds } else { self.layout };
+        let tensor = Fp8Tensor::new(self.dims, layout, self.format, codes, scales)?;
         match &self.means {
             Some(means) => {
                 let mut values = vec![0.0f32; self.dims.batch * self.dims.heads * self.dims.head_dim];
@@ -206,6 +220,26 @@ impl RawTensor {
     }
 }
 
+/// Whether all are on the device whose kernel is to use them.
+pub(crate) fn check_device(
+    device: &Device,
+    q: &DeviceTensor,
+    k: &DeviceTensor,
+    v: &DeviceTensor,
+    output: &DeviceOutput,
+) -> Result<()> {
+    let context = device.context();
+    let tensors = [("q", q.context()), ("k", k.context()), ("v", v.context()), ("output", output.context())];
+    if let Some((name, other)) = tensors.iter().find(|(_, other)| !Arc::ptr_eq(other, context)) {
+        return Err(Error::invalid(
+            *name,
+            format!("is on device {}, but the kernel is on device {}", other.ordinal(), context.ordinal()),
+            "use one device for all",
+        ));
+    }
+    Ok(())
+}
+
 /// The next multiple of what lines are aligned to.
 pub(crate) fn padded_bytes(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(usize::MAX)
@@ -228,6 +262,7 @@ mod tests {
             scales: 0x2000,
             scale_count: 6,
             means: None,
+            largest_code: None,
         }
     }
 

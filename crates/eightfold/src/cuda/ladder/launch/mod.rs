@@ -8,17 +8,16 @@ mod work;
 pub use dump::{Tile, TileDump};
 
 use super::config::{Config, Pv, Schedule};
-use super::program::Specialisation;
-use crate::cuda::Arch;
 use crate::cuda::compile::Resources;
 use crate::cuda::counts::size;
 use crate::cuda::driver::{Device, Grid, Stream};
 use crate::cuda::kernel::Kernel;
-use crate::cuda::tensor::{DeviceOutput, DeviceTensor};
+use crate::cuda::tensor::{DeviceOutput, DeviceTensor, check_device};
+use crate::cuda::{Arch, Operands, Specialisation};
 use crate::error::{Error, Result};
 use crate::plan::RunReport;
 use crate::problem::Problem;
-use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
+use crate::tensor::Layout;
 use argument::Attention;
 use queue::Queue;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ impl Prepared {
         k: &DeviceTensor,
         v: &DeviceTensor,
     ) -> Result<Self> {
-        let specialisation = check_tensors(device.arch(), problem, config, q, k, v)?;
+        let specialisation = check_operands(device.arch(), problem, config, &Operands::of(q, k, v))?;
         Prepared::specialised(device, problem, config, specialisation)
     }
 
@@ -58,9 +57,9 @@ impl Prepared {
         specialisation: Specialisation,
     ) -> Result<Self> {
         let units = work::units(problem, config)?;
-        let program = specialisation.program(config);
+        let program = specialisation.program(*config);
         let dynamic_shared_bytes = program.dynamic_shared_bytes;
-        let kernel = Kernel::get(device, &program)?;
+        let kernel = Kernel::get(device, &program, device.arch())?;
         let threads = config.threads();
         let blocks_per_multiprocessor = kernel.function().blocks_per_multiprocessor(threads, dynamic_shared_bytes)?;
         if blocks_per_multiprocessor == 0 {
@@ -198,7 +197,7 @@ impl Prepared {
         v: &DeviceTensor,
         output: &mut DeviceOutput,
     ) -> Result<Attention> {
-        let kind = check_tensors(self.device.arch(), &self.problem, &self.config, q, k, v)?;
+        let kind = check_operands(self.device.arch(), &self.problem, &self.config, &Operands::of(q, k, v))?;
         if (Specialisation { dump: self.specialisation.dump, ..kind }) != self.specialisation {
             return Err(Error::invalid(
                 "scales",
@@ -207,143 +206,55 @@ impl Prepared {
             ));
         }
         output.check(&self.problem)?;
-        let context = self.device.context();
-        let tensors = [("q", q.context()), ("k", k.context()), ("v", v.context()), ("output", output.context())];
-        if let Some((name, other)) = tensors.iter().find(|(_, other)| !Arc::ptr_eq(other, context)) {
-            return Err(Error::invalid(
-                *name,
-                format!("is on device {}, but the kernel is on device {}", other.ordinal(), context.ordinal()),
-                "use one device for all",
-            ));
-        }
+        check_device(&self.device, q, k, v, output)?;
         let mut argument = Attention::new(&self.problem, q, k, v, output)?;
         argument.paired_from = self.paired_from;
         Ok(argument)
     }
 }
 
-/// What of a device tensor decides whether a kernel can take it.
-#[derive(Debug, Clone, Copy)]
-struct Kind {
-    dims: Dims,
-    format: Fp8Format,
-    layout: Layout,
-    granularity: Granularity,
-    centred: bool,
-}
-
-impl Kind {
-    fn of(tensor: &DeviceTensor) -> Kind {
-        Kind {
-            dims: tensor.dims(),
-            format: tensor.format(),
-            layout: tensor.layout(),
-            granularity: tensor.granularity(),
-            centred: tensor.means().is_some(),
-        }
+/// What the kernel for tensors like these is specialised for, if there is one.
+fn check_operands(arch: Arch, problem: &Problem, config: &Config, operands: &Operands) -> Result<Specialisation> {
+    operands.check(problem)?;
+    let layout = operands.v.layout;
+    let (fits, fix) = match Prepared::value_layout(config) {
+        Layout::Bhds => (layout == Layout::Bhds, "lay V out transposed, as Layout::Bhds"),
+        _ => (!layout.is_transposed(), "lay it out as Layout::Bhsd or Layout::Bshd"),
+    };
+    if !fits {
+        let reason = format!("is laid out as {layout}, which pv={} does not read", config.pv);
+        return Err(Error::invalid("v", reason, fix));
     }
-}
-
-fn check_tensors(
-    arch: Arch,
-    problem: &Problem,
-    config: &Config,
-    q: &DeviceTensor,
-    k: &DeviceTensor,
-    v: &DeviceTensor,
-) -> Result<Specialisation> {
-    check_kinds(arch, problem, config, [Kind::of(q), Kind::of(k), Kind::of(v)])
-}
-
-/// What the kernel for Q, K and V of these kinds is specialised for, if there is one.
-fn check_kinds(arch: Arch, problem: &Problem, config: &Config, [q, k, v]: [Kind; 3]) -> Result<Specialisation> {
-    let shape = problem.shape();
-    for (name, kind, dims) in [("q", q, shape.query_dims()), ("k", k, shape.key_dims()), ("v", v, shape.key_dims())] {
-        if kind.dims != dims {
-            return Err(Error::invalid(
-                name,
-                format!("has dims {}, but the problem {problem} needs {dims}", kind.dims),
-                "give tensor and problem the same sizes",
-            ));
-        }
-        if kind.format != problem.input_format() {
-            return Err(Error::invalid(
-                name,
-                format!("is in {}, but the problem says {}", kind.format, problem.input_format()),
-                "quantise it to the same format, or set Problem::with_input_format",
-            ));
-        }
-        let transposed = kind.layout == Layout::Bhds;
-        let wanted = name == "v" && Prepared::value_layout(config) == Layout::Bhds;
-        if transposed != wanted {
-            let (is, fix) = match wanted {
-                true => ("is laid out", "lay V out transposed, as Layout::Bhds"),
-                false => ("is laid out transposed,", "lay it out as Layout::Bhsd or Layout::Bshd"),
-            };
-            return Err(Error::invalid(
-                name,
-                format!("{is} as {}, which pv={} does not read", kind.layout, config.pv),
-                fix,
-            ));
-        }
-    }
-    if q.centred {
-        return Err(Error::invalid(
-            "q",
-            "is centred, which softmax does not forgive in Q",
-            "quantise it without centring; K and V may be centred",
-        ));
-    }
-    config.check_problem(problem, k.granularity, v.granularity, arch)?;
-    Ok(Specialisation::new(problem, q.granularity, k.granularity, v.granularity))
+    config.check_problem(problem, operands.k.granularity, operands.v.granularity, arch)?;
+    Ok(operands.specialisation(problem))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::operands::Operand;
     use crate::problem::Shape;
-
-    fn problem() -> Problem {
-        Problem::new(Shape { query_len: 33, ..Shape::new(1, 2, 70, 64) }).unwrap()
-    }
-
-    fn kinds() -> [Kind; 3] {
-        let kind = |dims| Kind {
-            dims,
-            format: Fp8Format::E4m3,
-            layout: Layout::Bhsd,
-            granularity: Granularity::Head,
-            centred: false,
-        };
-        let shape = problem().shape();
-        [kind(shape.query_dims()), kind(shape.key_dims()), kind(shape.key_dims())]
-    }
-
-    fn check(config: &str, kinds: [Kind; 3]) -> Result<Specialisation> {
-        check_kinds(Arch::Sm90, &problem(), &config.parse().unwrap(), kinds)
-    }
+    use crate::tensor::Granularity;
 
     #[test]
-    fn tensors_of_another_kind_are_refused_by_name() {
-        let [q, k, v] = kinds();
-        assert_eq!(check("baseline", kinds()).map(|kind| (kind.key_blocks, kind.value_blocks)), Ok((false, false)));
-        let refused = |config: &str, kinds| check(config, kinds).unwrap_err().to_string();
-        assert!(refused("baseline", [k, k, v]).starts_with("q: has dims [1, 2, 70, 64], but"));
-        let e5m2 = Kind { format: Fp8Format::E5m2, ..k };
-        assert!(refused("baseline", [q, e5m2, v]).starts_with("k: is in e5m2, but the problem says e4m3"));
-        let turned = Kind { layout: Layout::Bhds, ..v };
-        assert!(refused("baseline", [q, turned, v]).starts_with("k: is laid out transposed"));
-        assert!(refused("baseline", [q, k, turned]).starts_with("v: is laid out transposed"));
-        assert!(refused("unpack", [q, k, v]).starts_with("v: is laid out as bhsd, which pv=unpack does not read"));
-        assert!(check("unpack", [q, k, turned]).is_ok());
-        assert!(refused("baseline", [Kind { centred: true, ..q }, k, v]).starts_with("q: is centred"));
-        let blocks = Kind { granularity: Granularity::Block { rows: 48 }, ..k };
-        assert!(refused("baseline", [q, blocks, v]).starts_with("k scales: a scale for every 48 rows"));
-        let blocks = Kind { granularity: Granularity::Block { rows: 128 }, ..k };
-        assert_eq!(
-            check("baseline", [q, blocks, v]).map(|kind| (kind.key_blocks, kind.value_blocks)),
-            Ok((true, false))
-        );
+    fn tensors_that_the_knobs_do_not_suit_are_refused_by_name() {
+        let problem = Problem::new(Shape { query_len: 33, ..Shape::new(1, 2, 70, 64) }).unwrap();
+        let hoped = Operands::hoped(&problem);
+        let check = |config: &str, operands| check_operands(Arch::Sm90, &problem, &config.parse().unwrap(), &operands);
+        let kind = check("baseline", hoped).unwrap();
+        assert_eq!((kind.key_blocks, kind.value_blocks), (false, false));
+        let refused = |config: &str, operands| check(config, operands).unwrap_err().to_string();
+        let with_values = |layout| Operands { v: Operand { layout, ..hoped.v }, ..hoped };
+        let turned = with_values(Layout::Bhds);
+        assert!(refused("baseline", turned).starts_with("v: is laid out as bhds, which pv=scalar does not read"));
+        assert!(refused("unpack", hoped).starts_with("v: is laid out as bhsd, which pv=unpack does not read"));
+        assert!(refused("unpack", with_values(Layout::BhdsExchanged)).starts_with("v: is laid out as bhds-exchanged"));
+        assert!(check("unpack", turned).is_ok());
+        let blocks = |rows| Operand { granularity: Granularity::Block { rows }, ..hoped.k };
+        let fine = Operands { k: blocks(48), ..hoped };
+        assert!(refused("baseline", fine).starts_with("k scales: a scale for every 48 rows"));
+        let kind = check("baseline", Operands { k: blocks(128), ..hoped }).unwrap();
+        assert_eq!((kind.key_blocks, kind.value_blocks), (true, false));
     }
 
     #[test]

@@ -1,0 +1,273 @@
+// FP8 attention for Hopper: the copy engine brings tiles, warpgroups multiply them on the FP8 tensor cores, scores and
+// weights never leave the registers.
+//
+//   producer:   for each tile of queries: bring Q;  for each tile of keys that they see, the last first: bring K, V
+//   the others: for each tile of keys:    S = Q·Kᵀ;  mask;  maximum;  for each 32 keys: P = 2^(S - maximum), O += P·V
+//               store O / sum and the log-sum-exp
+#include "hopper/merge.cuh"
+#include "hopper/problem.cuh"
+#include "hopper/produce.cuh"
+#include "hopper/scores.cuh"
+#include "hopper/settings.cuh"
+#include "hopper/shared.cuh"
+#include "hopper/store.cuh"
+#include "hopper/sums.cuh"
+#include "hopper/weights.cuh"
+
+// One warpgroup's rows of one tile of queries.
+struct Attend {
+    const Attention& problem;
+    const Work& work;
+    Shared shared;
+    Ring& ring;
+    int warpgroup, thread, quad;
+    int first_row;  // of this lane's two, in the tile
+    Rows rows;
+    float early_value_scale;  // read before it is needed, where a block has one tile to do
+    Weights weights;
+    Sums sums;
+    int visited = 0;
+
+    __device__ Attend(const Attention& problem, const Work& work, Shared shared, Ring& ring, int thread)
+        : problem(problem),
+          work(work),
+          shared(shared),
+          ring(ring),
+          warpgroup(thread / WARPGROUP),
+          thread(thread),
+          quad(thread % 4),
+          first_row(thread / WARPGROUP * WARPGROUP_ROWS + thread % WARPGROUP / 32 * 16 + thread % 32 / 4),
+          sums(shared.promoted(thread)) {}
+
+    __device__ void run(unsigned queries_parity) {
+        read_scales(max(work.last_tile - 1, 0));
+        weights.set(rows);
+        if constexpr (WARPGROUPS == 1) early_value_scale = value_scale(work.first_tile);
+        int first = first_row - thread % 32 / 4 - thread % WARPGROUP / 32 * 16;  // of the warpgroup
+        bool packed = problem.packed_heads > 1;
+        int nearest = packed ? 0 : work.first_query + first;
+        int furthest =
+            packed ? problem.query_len - 1 : min(work.first_query + first + WARPGROUP_ROWS, problem.query_len) - 1;
+        // Key tiles that no row of the warpgroup sees, and those that every row sees all of.
+        int end = (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
+        int whole = problem.visible_keys(nearest) / TILE_KEYS;
+
+        sleep_until_phase(shared.queries_full(), queries_parity);
+        int tile = work.last_tile - 1;
+        if constexpr (CAUSAL && WARPGROUPS > 1) {
+            for (; tile >= max(end, work.first_tile); --tile) skip();
+        }
+        if constexpr (MASKS == MASKS_ANY) whole = 0;
+        if constexpr (MASKS != MASKS_NONE) {
+            for (; tile >= max(whole, work.first_tile); --tile) visit<true>(tile);
+        }
+        if constexpr (MASKS != MASKS_ANY) {
+            for (; tile >= work.first_tile; --tile) visit<false>(tile);
+        }
+        leave(shared.queries_empty());
+        finish();
+    }
+
+   private:
+    __device__ void skip() {
+        take_turn();
+        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+        leave(shared.keys_empty(ring.stage));
+        sleep_until_phase(shared.values_full(ring.stage), ring.parity);
+        leave(shared.values_empty(ring.stage));
+        ring.advance();
+        pass_turn();
+    }
+
+    template <bool MASKED>
+    __device__ void visit(int tile) {
+        take_turn();
+        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+        wait_for_products<OVERLAPPED_STEPS>();
+        Scores scores;
+        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+        if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
+        wait_for_products<0>();
+        leave(shared.keys_empty(ring.stage));
+        leave_values();
+        pass_turn();
+        sums.take_row_sums(rows.sum);
+        if constexpr (PROMOTE) {
+            if (visited % PROMOTE_EVERY == 0 && visited > 0) sums.promote();
+        }
+        ++visited;
+        if constexpr (VALUE_BLOCK_SCALES) change_unit(tile);
+        if constexpr (MASKED) mask(scores, tile);
+        follow_maximum(scores);
+        sleep_until_phase(shared.values_full(ring.stage), ring.parity);
+        sums.start(scores, weights, shared.values(ring.stage), rows.sum);
+        ring.advance();
+    }
+
+    // Moves a row's maximum, and all that was summed relative to it, if the new scores are too far above.
+    __device__ void follow_maximum(const Scores& scores) {
+        float largest[2];
+        scores.row_maxima(largest);
+        bool above[2];
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            largest[row] = fmaxf(largest[row] * rows.scale[row], LOWEST);
+            above[row] = largest[row] > rows.maximum[row] + RESCALE_THRESHOLD;
+        }
+        if (__any_sync(0xffffffff, above[0] || above[1])) {
+            float before[2] = {rows.maximum[0], rows.maximum[1]}, factor[2];
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                if (above[row]) rows.maximum[row] = largest[row];
+            }
+            weights.set(rows);
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                factor[row] = exp2_hardware(before[row] - rows.maximum[row]);
+                rows.sum[row] *= factor[row];
+            }
+            sums.scale(factor[0], factor[1]);
+        } else if constexpr (KEY_BLOCK_SCALES) {
+            weights.set(rows);
+        }
+    }
+
+    __device__ void mask(Scores& scores, int tile) {
+        int visible[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            int query = work.query(problem, first_row + 8 * half);
+            visible[half] = problem.visible_keys(query) - tile * TILE_KEYS - 2 * quad;
+        }
+        // Of the warp's rows the first sees least; what it sees needs no mask.
+        int first = first_row - thread % 32 / 4;
+        int seen = problem.visible_keys(problem.packed_heads > 1 ? 0 : work.first_query + first) - tile * TILE_KEYS;
+        scores.mask(visible, seen);
+    }
+
+    // From products of codes to powers of two, as the weights' arithmetic can say it or exactly.
+    template <bool EXACT = false>
+    __device__ void read_scales(int tile) {
+        float keys = problem.k_scales.at(work.kv_index(problem), KEY_BLOCK_SCALES ? tile * TILE_KEYS : 0);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            int row = first_row + 8 * half;
+            bool exists = work.has_row(problem, row);
+            int head = exists ? work.head(problem, row) : work.first_head;
+            int query = exists && QUERY_BLOCK_SCALES ? work.query(problem, row) : 0;
+            float scale =
+                problem.q_scales.at(work.batch * problem.query_heads + head, query) * keys * problem.scale_log2;
+            rows.scale[half] = EXACT ? scale : Weights::rounded(scale);
+        }
+    }
+
+    // The scale of V in a tile. Sums are in units of the last visited tile's.
+    __device__ float value_scale(int tile) const {
+        return problem.v_scales.at(work.kv_index(problem), VALUE_BLOCK_SCALES ? tile * TILE_KEYS : 0);
+    }
+    __device__ void change_unit(int tile) {
+        float change = value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(value_scale(tile));
+        sums.scale(change, change);
+    }
+
+    __device__ void finish() {
+        wait_for_products<0>();
+        leave_values();
+        sums.take_row_sums(rows.sum);
+        sums.finish();
+        if constexpr (!ROW_SUM_TENSOR) {
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 1);
+                rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 2);
+            }
+        }
+        if (problem.lse && !KEY_BLOCK_SCALES) {
+            // Maxima are in powers of two of the scale as it was rounded.
+            float rounded[2] = {rows.scale[0], rows.scale[1]};
+            read_scales<true>(0);
+#pragma unroll
+            for (int row = 0; row < 2; ++row) rows.maximum[row] *= rows.scale[row] * reciprocal(rounded[row]);
+        }
+        float scale = WARPGROUPS == 1 ? early_value_scale : value_scale(work.first_tile);
+        if constexpr (SPLIT_KEYS) {
+            store_part(problem, work, sums, rows, scale, first_row, quad);
+            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
+        } else {
+            store_rows(problem, work, sums, rows, scale, first_row, quad);
+        }
+    }
+
+    // Every warp tells the producer that it needs a buffer no more.
+    __device__ void leave(unsigned empty) {
+        if (thread % 32 == 0) arrive(empty);
+    }
+    // Of the tile before, whose products are done.
+    __device__ void leave_values() {
+        int before = ring.stage == 0 ? STAGES - 1 : ring.stage - 1;
+        if (visited > 0) leave(shared.values_empty(before));
+    }
+
+    // With two warpgroups that take turns, one multiplies scores while the other makes weights.
+    __device__ void take_turn() {
+        if constexpr (PINGPONG) {
+            if (warpgroup == 0) {
+                sync_threads_of_role<2, 2 * WARPGROUP>();
+            } else {
+                sync_threads_of_role<3, 2 * WARPGROUP>();
+            }
+        }
+    }
+    __device__ void pass_turn() {
+        if constexpr (PINGPONG) arrive_numbered(2 + (1 - warpgroup), 2 * WARPGROUP);
+    }
+};
+
+// The place of a block's next unit of work. Causal units are ordered by length: every other round is dealt out
+// backwards.
+__device__ inline int place_of(int round) {
+    int block = CAUSAL && round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    return round * gridDim.x + block;
+}
+
+template <typename Role>
+__device__ inline void for_each_work(const Attention& problem, Role role) {
+    int places = problem.units() * (SPLIT_KEYS ? problem.splits : 1);
+    for (int round = 0; place_of(round) < places; ++round) role(Work(problem, place_of(round)), round);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const __grid_constant__ Attention problem) {
+    constexpr int COMPUTING = WARPGROUPS * WARPGROUP;
+    constexpr int READY = 4;  // the numbered barrier at which computing threads wait for the producers' barriers
+    extern __shared__ __align__(1024) char memory[];
+    Shared shared{shared_address(memory)};
+    if constexpr (DEPENDENT) let_next_launch_start();
+    if (threadIdx.x >= COMPUTING) {
+        int warp = (threadIdx.x - COMPUTING) / 32;
+        bool leads = threadIdx.x % 32 == 0;
+        if (leads && warp == 0) shared.make_barriers();
+        if (leads && warp < 2) prefetch_map(warp == 0 ? &problem.k : &problem.v);
+        if (warp < 2) sync_numbered(READY + 1, 64);
+        arrive_numbered(READY, THREADS);
+        if constexpr (WARPGROUPS > 1) give_up_registers<PRODUCER_REGISTERS>();
+        if constexpr (DEPENDENT) wait_for_last_launch();
+        if (leads && warp == 0) {
+            KeyProducer producer{problem, shared};
+            for_each_work(problem, [&](const Work& work, int) { producer.produce(work); });
+        } else if (leads && warp == 1) {
+            ValueProducer producer{problem, shared};
+            for_each_work(problem, [&](const Work& work, int) { producer.produce(work); });
+        }
+    } else {
+        if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
+        shared.write_ones();
+        sync_numbered(READY, THREADS);
+        if constexpr (DEPENDENT) wait_for_last_launch();
+        Ring ring;
+        if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
+        for_each_work(problem, [&](const Work& work, int round) {
+            Attend(problem, work, shared, ring, threadIdx.x).run(round % 2);
+        });
+        if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_numbered(2, 2 * WARPGROUP);
+    }
+}

@@ -1,0 +1,56 @@
+// What the host compiles in: the kind of problem, the knobs, and what follows from them.
+#pragma once
+
+enum Format { FORMAT_F32, FORMAT_F16, FORMAT_BF16 };
+
+constexpr bool E5M2 = INPUT_E5M2;
+
+// Which tiles of keys are cut by a mask or by the end of the keys: none, any (one body for all), or those at the end
+// (a body for them and one for the rest).
+enum Masks { MASKS_NONE, MASKS_ANY, MASKS_LAST };
+
+// A warpgroup (four warps) has 64 rows of the tile of queries: the height of a wgmma. One more warpgroup, the producer,
+// only copies: one of its warps K, one V. Beside a single computing one, two warps are enough.
+constexpr int WARPGROUP = 128;
+constexpr int WARPGROUP_ROWS = 64;
+constexpr int TILE_QUERIES = WARPGROUPS * WARPGROUP_ROWS;
+constexpr int PRODUCER_THREADS = WARPGROUPS > 1 ? WARPGROUP : 64;
+constexpr int THREADS = WARPGROUPS * WARPGROUP + PRODUCER_THREADS;
+
+// Registers are divided anew where there is something to divide: what the producer gives up goes to the others. The
+// pool is what was allocated at launch, so 384 threads start with 168 each and may end with 240 + 240 + 24.
+constexpr int PRODUCER_REGISTERS = 24;
+constexpr int COMPUTE_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
+
+// FP8 products take 32 values at a time. A swizzled row is as long as a line of K (Q and K), or holds as many keys as
+// divide the tile (V transposed).
+constexpr int STEP = 32;
+constexpr int SCORE_STEPS = HEAD_DIM / STEP;
+constexpr int VALUE_STEPS = TILE_KEYS / STEP;
+// Steps of the last tile's value product that may still run when the next scores are started. Each keeps its weights'
+// registers occupied.
+constexpr int OVERLAPPED_STEPS = VALUE_STEPS * OVERLAP / 2;
+
+constexpr int VALUE_ROW = TILE_KEYS % 128 == 0 ? 128 : 64;
+constexpr int VALUE_BOXES = TILE_KEYS / VALUE_ROW;
+
+// With the row sums on the tensor cores, eight rows of ones stand below V transposed: the product's next columns.
+constexpr int SUM_COLUMNS = ROW_SUM_TENSOR ? 8 : 0;
+constexpr int VALUE_COLUMNS = HEAD_DIM + SUM_COLUMNS;
+
+// Weights are 2^(score - maximum + 8), so that E4M3 keeps more of the small ones. A maximum may lag behind by as much
+// as still fits below the largest code, 448.
+constexpr float WEIGHT_EXPONENT = 8.0f;
+constexpr float RESCALE_THRESHOLD = RESCALE_LAZY ? 0.7f : 0.0f;
+
+// Every so many tiles the sums are promoted to f32, or never.
+constexpr bool PROMOTE = PROMOTE_TILES > 0;
+constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;
+
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzled line");
+static_assert(TILE_KEYS % 64 == 0 && TILE_KEYS <= 256, "a tile of keys is one product, in whole swizzled lines of V");
+static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
+static_assert(!SCORES_F32 || LINEAR_QUARTERS == 0, "the linear exponential is written for f16 scores");
+static_assert(!SPLIT_WEIGHTS || LINEAR_QUARTERS == 0, "linear exponentials are not worth a second part");
+static_assert(!SPLIT_WEIGHTS || ROW_SUM_TENSOR, "weights in two parts are summed by the products");
+static_assert(ROW_SUM_TENSOR || SCORES_F32, "f16 scores become codes without passing through a sum");

@@ -1,0 +1,78 @@
+// Where everything lies in a block's shared memory, and the barriers between those who fill it and those who use it.
+#pragma once
+#include "hopper/settings.cuh"
+#include "ptx/address.cuh"
+#include "ptx/bulk.cuh"
+
+constexpr int KEY_BYTES = TILE_KEYS * HEAD_DIM;
+constexpr int VALUE_BOX_BYTES = VALUE_COLUMNS * VALUE_ROW;
+constexpr int VALUE_BYTES = (VALUE_BOXES * VALUE_BOX_BYTES + 1023) / 1024 * 1024;
+constexpr int PROMOTED_BYTES = PROMOTE_SHARED ? WARPGROUPS * WARPGROUP * HEAD_DIM / 2 * 4 : 0;
+
+constexpr int QUERIES_AT = 0;
+constexpr int KEYS_AT = TILE_QUERIES * HEAD_DIM;
+constexpr int VALUES_AT = KEYS_AT + STAGES * KEY_BYTES;
+constexpr int PROMOTED_AT = VALUES_AT + STAGES * VALUE_BYTES;
+constexpr int BARRIERS_AT = PROMOTED_AT + PROMOTED_BYTES;
+static_assert(BARRIERS_AT + 8 * (4 * STAGES + 2) == SHARED_BYTES, "the host allows as much");
+
+// Addresses of tiles and barriers. Of every buffer there is a barrier that it is full and one that it is empty.
+struct Shared {
+    unsigned base;
+
+    __device__ unsigned queries() const { return base + QUERIES_AT; }
+    __device__ unsigned keys(int stage) const { return base + KEYS_AT + stage * KEY_BYTES; }
+    __device__ unsigned values(int stage) const { return base + VALUES_AT + stage * VALUE_BYTES; }
+    __device__ unsigned promoted(int thread) const { return base + PROMOTED_AT + thread * 16; }
+
+    __device__ unsigned keys_full(int stage) const { return barrier(stage); }
+    __device__ unsigned keys_empty(int stage) const { return barrier(STAGES + stage); }
+    __device__ unsigned values_full(int stage) const { return barrier(2 * STAGES + stage); }
+    __device__ unsigned values_empty(int stage) const { return barrier(3 * STAGES + stage); }
+    __device__ unsigned queries_full() const { return barrier(4 * STAGES); }
+    __device__ unsigned queries_empty() const { return barrier(4 * STAGES + 1); }
+
+    // One thread makes the barriers: buffers are filled by the copy engine and emptied by every computing warp.
+    __device__ void make_barriers() const {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            init_barrier(keys_full(stage), 1);
+            init_barrier(values_full(stage), 1);
+            init_barrier(keys_empty(stage), 4 * WARPGROUPS);
+            init_barrier(values_empty(stage), 4 * WARPGROUPS);
+        }
+        init_barrier(queries_full(), 1);
+        init_barrier(queries_empty(), 4 * WARPGROUPS);
+        publish_barriers();
+    }
+
+    // Every computing thread: the rows of ones below V, which no copy touches.
+    __device__ void write_ones() const {
+        if constexpr (SUM_COLUMNS > 0) {
+            constexpr int BYTES = 8 * VALUE_ROW;
+            constexpr unsigned ONES = 0x38383838;  // of E4M3
+            for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * (BYTES / 16); i += WARPGROUPS * WARPGROUP) {
+                int box = i / (BYTES / 16);
+                unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
+                                   HEAD_DIM * VALUE_ROW + i % (BYTES / 16) * 16;
+                store_shared_16(address, make_uint4(ONES, ONES, ONES, ONES));
+            }
+            publish_stores();
+        }
+    }
+
+   private:
+    __device__ unsigned barrier(int index) const { return base + BARRIERS_AT + 8 * index; }
+};
+
+// Whose turn it is in a ring of buffers.
+struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};

@@ -1,0 +1,107 @@
+// O / sum and the log-sum-exp, to global memory.
+#pragma once
+#include "hopper/sums.cuh"
+
+// One row of the tile at its end.
+struct RowEnd {
+    int query, head;
+    bool exists;     // in the problem; a tile may reach beyond it
+    bool sees_keys;  // if not, its output is zero
+    float maximum;   // in powers of two
+    float sum;       // of all weights
+
+    __device__ RowEnd(const Attention& problem, const Work& work, int row, float maximum, float sum)
+        : query(work.query(problem, row)),
+          head(work.head(problem, row)),
+          exists(work.has_row(problem, row)),
+          sees_keys(problem.visible_keys(query) > 0),
+          maximum(maximum),
+          sum(sum) {}
+
+    __device__ long long place(const Attention& problem, const Work& work) const {
+        return work.batch * problem.output_batch_stride + head * problem.output_head_stride +
+               query * problem.output_row_stride;
+    }
+    __device__ long long index(const Attention& problem, const Work& work) const {
+        return (static_cast<long long>(work.batch) * problem.query_heads + head) * problem.query_len + query;
+    }
+};
+
+// A row of Q against the means that were taken from K, in powers of two: softmax does not see them, but the log-sum-exp
+// does. Every lane of the quad.
+__device__ inline float product_with_means(const Attention& problem, const Work& work, const RowEnd& row, int quad) {
+    const unsigned* words =
+        reinterpret_cast<const unsigned*>(problem.q_codes + work.batch * problem.q_batch_stride +
+                                          row.head * problem.q_head_stride + row.query * problem.q_row_stride);
+    const float* means = problem.k_means + work.kv_index(problem) * HEAD_DIM;
+    float product = 0.0f;
+    for (int word = quad % 4; word < HEAD_DIM / 4; word += 4) {
+        Floats2 low = to_floats(widen_low<E5M2>(words[word])), high = to_floats(widen_high<E5M2>(words[word]));
+        product += low.low * means[4 * word] + low.high * means[4 * word + 1] + high.low * means[4 * word + 2] +
+                   high.high * means[4 * word + 3];
+    }
+    product += __shfl_xor_sync(0xffffffff, product, 1);
+    product += __shfl_xor_sync(0xffffffff, product, 2);
+    return product * problem.scale_log2 * problem.q_scales.at(work.batch * problem.query_heads + row.head, row.query);
+}
+
+// Every lane of the row's quad.
+__device__ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, int quad) {
+    if (!problem.lse) return;
+    RowEnd safe = row;
+    if (!row.exists) safe.query = 0, safe.head = work.first_head;
+    float shift = problem.k_means ? product_with_means(problem, work, safe, quad) : 0.0f;
+    if (!row.exists || quad != 0) return;
+    const float LN_2 = 0.6931471805599453f;
+    float lse = (row.maximum - WEIGHT_EXPONENT + log2_hardware(row.sum) + shift) * LN_2;
+    problem.lse[row.index(problem, work)] = row.sees_keys ? lse : __int_as_float(0xff800000);
+}
+
+__device__ inline unsigned pack_output(float a, float b) {
+    return OUTPUT_FORMAT == FORMAT_F16 ? pack_f16(a, b) : pack_bf16(a, b);
+}
+
+// Turns four words of each lane of a quad: lane q gets word q of all four lanes.
+__device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
+    bool odd = quad & 1, high = quad & 2;
+    unsigned a = __shfl_xor_sync(0xffffffff, odd ? word[0] : word[1], 1);
+    unsigned b = __shfl_xor_sync(0xffffffff, odd ? word[2] : word[3], 1);
+    unsigned t[4] = {odd ? a : word[0], odd ? word[1] : a, odd ? b : word[2], odd ? word[3] : b};
+    unsigned c = __shfl_xor_sync(0xffffffff, high ? t[0] : t[2], 2);
+    unsigned d = __shfl_xor_sync(0xffffffff, high ? t[1] : t[3], 2);
+    return high ? make_uint4(c, d, t[2], t[3]) : make_uint4(t[0], t[1], c, d);
+}
+
+// A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
+__device__ inline void store_rows(const Attention& problem, const Work& work, const Sums& sums, const Rows& rows,
+                                  float value_scale, int first_row, int quad) {
+    const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        RowEnd row(problem, work, first_row + 8 * half, rows.maximum[half], rows.sum[half]);
+        store_lse(problem, work, row, quad);
+        float factor = row.sees_keys ? value_scale * reciprocal(row.sum) : 0.0f;
+        auto output = [&](int block, int i) {
+            float mean = means && row.sees_keys ? means[8 * block + 2 * quad + i] : 0.0f;
+            return fmaf(row.sees_keys ? sums.value[4 * block + 2 * half + i] : 0.0f, factor, mean);
+        };
+        if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
+            float* out = static_cast<float*>(problem.output) + row.place(problem, work) + 2 * quad;
+            if (!row.exists) continue;
+#pragma unroll
+            for (int block = 0; block < HEAD_DIM / 8; ++block) {
+                *reinterpret_cast<float2*>(out + 8 * block) = make_float2(output(block, 0), output(block, 1));
+            }
+        } else {
+            unsigned short* out = static_cast<unsigned short*>(problem.output) + row.place(problem, work) + 8 * quad;
+#pragma unroll
+            for (int group = 0; group < HEAD_DIM / 32; ++group) {
+                unsigned words[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) words[i] = pack_output(output(4 * group + i, 0), output(4 * group + i, 1));
+                uint4 turned = turn_in_quad(words, quad);
+                if (row.exists) *reinterpret_cast<uint4*>(out + 32 * group) = turned;
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+// P = 2^(S·scale - maximum + 8) as E4M3, in the registers and the order in which the value product reads it.
+#pragma once
+#include "hopper/scores.cuh"
+#include "ptx/exponential.cuh"
+
+// Below every score, yet finite: a row that has seen no key stays free of NaN.
+constexpr float LOWEST = -1e30f;
+
+// The state of a lane's two rows, in powers of two.
+struct Rows {
+    float scale[2];                       // from products of codes to powers of two
+    float maximum[2] = {LOWEST, LOWEST};  // what the weights are relative to; at most RESCALE_THRESHOLD behind
+    float sum[2] = {0.0f, 0.0f};          // of all weights so far
+};
+
+// Words of the value product's first operand: of a step of 32 keys, word w holds four weights of row w % 2, at the keys
+// that this lane's scores are of. (V's keys are exchanged within every 16 to match.)
+//
+// The linear exponential: the code of 2^x, seen as a number, is 8·(x + 7) where x is whole and close to it between; so
+// the code is made by multiply-adds in f16, without the exponential unit and without a conversion. A first one clamps
+// to [0, 1], which keeps codes between 0 and LARGEST; a second brings the code to the low byte of the half.
+constexpr float LARGEST = 126.0f;               // one below NaN
+constexpr float LINEAR_SCALE = 8.0f / LARGEST;  // from a power of two to a clamped fraction
+constexpr float LINEAR_BIAS = -0.451f;          // evens out what the straight lines overshoot between powers of two
+constexpr float LINEAR_OFFSET = (8.0f * (7.0f + WEIGHT_EXPONENT) + LINEAR_BIAS) / LARGEST;
+constexpr unsigned HALVES_LARGEST = 0x57e057e0;  // 126
+constexpr unsigned HALVES_1024 = 0x64006400;     // whose last place is 1
+
+// Whether a row's weights of these 16 keys are made by the linear exponential.
+constexpr bool is_linear(int sixteenth) { return sixteenth * LINEAR_QUARTERS % 4 < LINEAR_QUARTERS; }
+
+// Four weights as E4M3 and, in `rest`, what rounding left over, rounded in turn: both together are good to 8 bits.
+__device__ inline void split_weights(unsigned a, unsigned b, unsigned& word, unsigned& rest) {
+    word = pack_e4m3_halves(a, b);
+    rest = pack_e4m3_halves(subtract_halves(a, widen_low<false>(word)), subtract_halves(b, widen_high<false>(word)));
+}
+
+struct HalfWeights {
+    unsigned scale[2], offset[2];                // of the exponential unit
+    unsigned linear_scale[2], linear_offset[2];  // of the linear exponential
+
+    // The scale as f16 can say it: maxima are in its powers of two, so that the largest weight is 2^8 to the last bit.
+    __device__ static float rounded(float scale) {
+        if constexpr (LINEAR_QUARTERS == 4) return to_floats(linear_halves(scale)).low * (1.0f / LINEAR_SCALE);
+        return to_floats(halves(scale)).low;
+    }
+
+    // Sets what scales and maxima decide. Offsets are rounded down, lest weights saturate, and maxima to what they say.
+    // Where a maximum is too large for that, its row's scale is made smaller: next to a score of 16000 powers of two
+    // another f16 score is 8 away at least, and all but nothing after the exponential.
+    __device__ void set(Rows& rows) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            bool seen = rows.maximum[row] > 0.5f * LOWEST;
+            float maximum = seen ? rows.maximum[row] : 0.0f;
+            float shrink = fminf(1.0f, 16000.0f * reciprocal(fabsf(maximum)));
+            scale[row] = halves(rows.scale[row] * shrink);
+            linear_scale[row] = linear_halves(rows.scale[row] * shrink);
+            float used = LINEAR_QUARTERS == 4 ? to_floats(linear_scale[row]).low * (1.0f / LINEAR_SCALE)
+                                              : to_floats(scale[row]).low;
+            float change = used * reciprocal(rows.scale[row]);
+            maximum *= shrink < 1.0f ? change : 1.0f;
+            if constexpr (LINEAR_QUARTERS == 4) {
+                linear_offset[row] = both_halves_down(LINEAR_OFFSET - maximum * LINEAR_SCALE);
+                maximum = (LINEAR_OFFSET - to_floats(linear_offset[row]).low) * (1.0f / LINEAR_SCALE);
+            } else {
+                offset[row] = both_halves_down(WEIGHT_EXPONENT - maximum);
+                maximum = WEIGHT_EXPONENT - to_floats(offset[row]).low;
+                float linear = to_floats(linear_scale[row]).low * reciprocal(used);
+                linear_offset[row] = both_halves_down(LINEAR_OFFSET - maximum * linear);
+            }
+            if (seen && shrink == 1.0f) rows.maximum[row] = maximum;
+        }
+    }
+
+    __device__ void words(const HalfScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
+                          float (&)[2]) const {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+            int row = word % 2, first = 8 * step + 4 * (word / 2) + row;
+            unsigned a = scores.value[first], b = scores.value[first + 2];
+            if (is_linear(2 * step + word / 2)) {
+                words[word] = permute_bytes(linear(a, row), linear(b, row), 0x6420);
+                continue;
+            }
+            a = exp2_halves(multiply_add_halves(a, scale[row], offset[row]));
+            b = exp2_halves(multiply_add_halves(b, scale[row], offset[row]));
+            if constexpr (SPLIT_WEIGHTS) {
+                split_weights(a, b, words[word], rest[word]);
+            } else {
+                words[word] = pack_e4m3_halves(a, b);
+            }
+        }
+    }
+
+   private:
+    // Never zero and never infinite: both would make NaN of masked scores.
+    __device__ static unsigned halves(float scale) { return both_halves(fminf(fmaxf(scale, 6e-8f), 6e4f)); }
+    __device__ static unsigned linear_halves(float scale) { return halves(scale * LINEAR_SCALE); }
+
+    __device__ unsigned linear(unsigned pair, int row) const {
+        unsigned clamped = multiply_add_halves_clamped(pair, linear_scale[row], linear_offset[row]);
+        return multiply_add_halves(clamped, HALVES_LARGEST, HALVES_1024);
+    }
+};
+
+struct FloatWeights {
+    float scale[2], offset[2];
+
+    __device__ static float rounded(float scale) { return fmaxf(scale, 1e-37f); }
+
+    __device__ void set(Rows& rows) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            scale[row] = rows.scale[row];
+            offset[row] = WEIGHT_EXPONENT - (rows.maximum[row] > 0.5f * LOWEST ? rows.maximum[row] : 0.0f);
+        }
+    }
+
+    __device__ void words(const FloatScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
+                          float (&sums)[2]) const {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+            int row = word % 2, first = 16 * step + 8 * (word / 2) + 2 * row;
+            float power[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                power[i] = fmaf(scores.value[first + i / 2 * 4 + i % 2], scale[row], offset[row]);
+            }
+            if constexpr (SPLIT_WEIGHTS) {
+                split_weights(exp2_halves(pack_f16(power[0], power[1])), exp2_halves(pack_f16(power[2], power[3])),
+                              words[word], rest[word]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    power[i] = exp2_hardware(power[i]);
+                    if constexpr (!ROW_SUM_TENSOR) sums[row] += power[i];
+                }
+                words[word] = pack_e4m3(power[0], power[1], power[2], power[3]);
+            }
+        }
+    }
+};
+
+#if SCORES_F32
+using Weights = FloatWeights;
+#else
+using Weights = HalfWeights;
+#endif

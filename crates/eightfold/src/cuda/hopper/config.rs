@@ -1,0 +1,510 @@
+//! The knobs of the hopper kernel: what each may be, what rules bind them, how they read as text.
+
+use super::stages;
+use crate::cuda::{Arch, Operands};
+use crate::error::{Error, Result};
+use crate::knobs::{Knob, knob_values};
+use crate::problem::{Accuracy, Problem};
+use crate::suggest;
+use crate::tensor::Granularity;
+use std::fmt;
+use std::str::FromStr;
+
+/// One setting of the hopper kernel's knobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// Groups of four warps that compute, 64 queries each: 1, 2 or 3.
+    pub warpgroups: usize,
+    /// Keys per tile.
+    pub tile_keys: usize,
+    /// Tiles of K and V that are in shared memory at a time.
+    pub stages: usize,
+    /// What scores are summed in.
+    pub scores: Scores,
+    /// What the weights of V are rounded to.
+    pub weights: Weights,
+    /// Quarters of the exponentials that are made straight into FP8 codes, linear between powers of two.
+    pub linear: usize,
+    /// Keys after which the tensor core's sums are added to f32 sums; 0 never.
+    pub promote: usize,
+    /// Where those f32 sums are.
+    pub sums: Sums,
+    /// What adds up the weights of a row.
+    pub row_sum: RowSum,
+    /// When sums are scaled to a new maximum.
+    pub rescale: Rescale,
+    /// Whether blocks share the keys of a tile of queries.
+    pub split_keys: SplitKeys,
+    /// When blocks may start.
+    pub launch: Launch,
+    /// Whether warpgroups take turns.
+    pub order: Order,
+    /// How much of the value product may still run when the next scores are started.
+    pub overlap: Overlap,
+}
+
+knob_values! {
+    /// What scores are summed in.
+    Scores("scores") {
+        /// f16, two to a register: half the registers, and packed arithmetic; for codes that keep the sums finite.
+        F16 = "f16",
+        /// f32, for any codes.
+        F32 = "f32",
+    }
+}
+
+knob_values! {
+    /// What the weights of V are rounded to.
+    Weights("weights") {
+        /// One FP8 number.
+        Fp8 = "fp8",
+        /// The sum of two FP8 numbers, each with a product of its own.
+        Split = "split",
+    }
+}
+
+knob_values! {
+    /// Where promoted sums are.
+    Sums("sums") {
+        /// In registers.
+        Registers = "registers",
+        /// In shared memory.
+        Shared = "shared",
+    }
+}
+
+knob_values! {
+    /// What adds up the weights of a row.
+    RowSum("row_sum") {
+        /// The tensor core, as a product with ones beside V.
+        Tensor = "tensor",
+        /// Additions in f32.
+        Adds = "adds",
+    }
+}
+
+knob_values! {
+    /// When sums are scaled to a new maximum.
+    Rescale("rescale") {
+        /// Whenever there is one.
+        Always = "always",
+        /// When it is so much larger that weights would not fit FP8.
+        Lazy = "lazy",
+    }
+}
+
+knob_values! {
+    /// Whether blocks share the keys of a tile of queries.
+    SplitKeys("split_keys") {
+        /// One block sees all keys.
+        Off = "off",
+        /// Several see a part each, and the last adds the parts up: for few queries.
+        On = "on",
+    }
+}
+
+knob_values! {
+    /// When blocks may start.
+    Launch("launch") {
+        /// When the launch before is done.
+        Plain = "plain",
+        /// Before that; they wait for it where they first touch memory.
+        Dependent = "dependent",
+    }
+}
+
+knob_values! {
+    /// Whether warpgroups take turns.
+    Order("order") {
+        /// Each goes at its own pace.
+        Free = "free",
+        /// One has the tensor cores while the other makes exponentials.
+        Pingpong = "pingpong",
+    }
+}
+
+knob_values! {
+    /// How much of the value product may still run when the next scores are started.
+    Overlap("overlap") {
+        /// None of it.
+        None = "none",
+        /// Half of its steps.
+        Half = "half",
+        /// All of it.
+        All = "all",
+    }
+}
+
+/// Every knob of the hopper kernel, in the order in which a config prints them.
+pub const KNOBS: &[Knob] = &[
+    Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
+    Knob { name: "tile_keys", values: &["64", "128", "192", "256"], what: "keys per tile" },
+    Knob { name: "stages", values: &["2", "3", "4"], what: "tiles of K and V in shared memory" },
+    Knob { name: "scores", values: Scores::NAMES, what: "what scores are summed in" },
+    Knob { name: "weights", values: Weights::NAMES, what: "what the weights of V are rounded to" },
+    Knob {
+        name: "linear",
+        values: &["0", "1", "2", "3", "4"],
+        what: "quarters of the exponentials made straight into FP8 codes",
+    },
+    Knob {
+        name: "promote",
+        values: &["0", "256", "512", "1024", "2048"],
+        what: "keys after which the tensor core's sums go to f32 sums; 0 never",
+    },
+    Knob { name: "sums", values: Sums::NAMES, what: "where those f32 sums are" },
+    Knob { name: "row_sum", values: RowSum::NAMES, what: "what adds up the weights of a row" },
+    Knob { name: "rescale", values: Rescale::NAMES, what: "when sums are scaled to a new maximum" },
+    Knob { name: "split_keys", values: SplitKeys::NAMES, what: "whether blocks share the keys of a tile of queries" },
+    Knob { name: "launch", values: Launch::NAMES, what: "whether blocks may start before the launch before is done" },
+    Knob { name: "order", values: Order::NAMES, what: "whether warpgroups take turns at the tensor cores" },
+    Knob {
+        name: "overlap",
+        values: Overlap::NAMES,
+        what: "how much of the value product may run beside the next scores",
+    },
+];
+
+/// The head dims that the kernel is written for.
+pub const HEAD_DIMS: &[usize] = &[64, 128];
+
+/// Rows of queries of a warpgroup: the height of a `wgmma`.
+const WARPGROUP_ROWS: usize = 64;
+const WARPGROUP_THREADS: usize = 128;
+
+/// The largest number of f16.
+const LARGEST_F16: f32 = 65504.0;
+
+/// The most keys whose FP8 sums the tensor core may add up alone: it aligns what it adds to the largest and cuts off
+/// what lies below 2⁻¹³ of it, so that many equal terms are lost in their own sum.
+const MOST_UNPROMOTED_KEYS: usize = 512;
+
+impl Config {
+    /// Query rows of a tile.
+    pub fn tile_queries(&self) -> usize {
+        WARPGROUP_ROWS * self.warpgroups
+    }
+
+    /// Query rows of one computing warp.
+    pub fn rows_per_warp(&self) -> usize {
+        WARPGROUP_ROWS / 4
+    }
+
+    /// The word for how exact its results are.
+    pub fn accuracy(&self) -> Accuracy {
+        match (self.weights, self.linear) {
+            (Weights::Split, _) => Accuracy::Precise,
+            (Weights::Fp8, 0) => Accuracy::ExactExp,
+            (Weights::Fp8, 1 | 2) => Accuracy::Balanced,
+            (Weights::Fp8, _) => Accuracy::Fast,
+        }
+    }
+
+    /// Threads of a block: the computing warpgroups, and a warpgroup (beside a single one: two warps) that copies.
+    pub fn threads(&self) -> usize {
+        WARPGROUP_THREADS * self.warpgroups + if self.warpgroups > 1 { WARPGROUP_THREADS } else { 64 }
+    }
+
+    /// The rules between knobs, whatever the problem and the machine.
+    pub fn check(&self) -> Result<()> {
+        let numbers = [
+            ("warpgroups", self.warpgroups),
+            ("tile_keys", self.tile_keys),
+            ("stages", self.stages),
+            ("linear", self.linear),
+            ("promote", self.promote),
+        ];
+        for (name, value) in numbers {
+            let listed = KNOBS.iter().find(|knob| knob.name == name).map_or(&[][..], |knob| knob.values);
+            if !listed.contains(&value.to_string().as_str()) {
+                let reason = format!("{value} is not one of {}", listed.join(", "));
+                return Err(Error::invalid(name, reason, "choose one of them"));
+            }
+        }
+        if self.linear > 0 && self.scores != Scores::F16 {
+            return Err(Error::invalid(
+                "linear",
+                "the linear exponential is written for f16 scores",
+                "set scores=f16, or linear=0",
+            ));
+        }
+        if self.weights == Weights::Split && (self.linear > 0 || self.row_sum != RowSum::Tensor) {
+            return Err(Error::invalid(
+                "weights",
+                "two parts are for exact exponentials, and the products sum them up",
+                "set linear=0 and row_sum=tensor, or weights=fp8",
+            ));
+        }
+        if self.row_sum == RowSum::Adds && self.scores != Scores::F32 {
+            return Err(Error::invalid(
+                "row_sum",
+                "f16 scores become codes without passing through a sum",
+                "set row_sum=tensor, or scores=f32",
+            ));
+        }
+        if self.order == Order::Pingpong && self.warpgroups != 2 {
+            return Err(Error::invalid(
+                "order",
+                format!("pingpong is for two warpgroups, and there are {}", self.warpgroups),
+                "set warpgroups=2, or order=free",
+            ));
+        }
+        if self.order == Order::Pingpong && (self.overlap != Overlap::None || self.promote > 0) {
+            return Err(Error::invalid(
+                "order",
+                "pingpong has no registers left for promoted sums, or for weights whose products still run",
+                "set overlap=none and promote=0, or order=free",
+            ));
+        }
+        if self.warpgroups == 3 && self.scores == Scores::F32 && self.tile_keys > 128 {
+            return Err(Error::invalid(
+                "tile_keys",
+                format!(
+                    "f32 scores of {} keys leave too few of the 160 registers that three warpgroups have",
+                    self.tile_keys
+                ),
+                "set tile_keys=128, warpgroups=2, or scores=f16",
+            ));
+        }
+        if !self.promote.is_multiple_of(self.tile_keys) {
+            return Err(Error::invalid(
+                "promote",
+                format!("{} keys are not a multiple of tile_keys {}", self.promote, self.tile_keys),
+                "set a multiple, or a tile_keys that divides it",
+            ));
+        }
+        if self.promote == 0 && self.sums == Sums::Shared {
+            return Err(Error::invalid(
+                "sums",
+                "without promotion there are no sums to keep in shared memory",
+                "set sums=registers, or a promote above 0",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel of this config can compute the problem with tensors like these, on this architecture.
+    pub fn check_problem(&self, problem: &Problem, operands: &Operands, arch: Arch) -> Result<()> {
+        self.check()?;
+        super::target(arch)?;
+        let head_dim = problem.shape().head_dim;
+        if !HEAD_DIMS.contains(&head_dim) {
+            return Err(Error::invalid(
+                "head_dim",
+                format!("{head_dim} is not one of {HEAD_DIMS:?}, for which the hopper kernel is written"),
+                "pad each head with zeros, or use the cpu kernel",
+            ));
+        }
+        for (name, granularity) in [("k scales", operands.k.granularity), ("v scales", operands.v.granularity)] {
+            if let Granularity::Block { rows } = granularity
+                && !rows.is_multiple_of(self.tile_keys)
+            {
+                return Err(Error::invalid(
+                    name,
+                    format!("a scale for every {rows} rows changes within a tile of {} keys", self.tile_keys),
+                    "quantise in blocks of a multiple of 256 rows, set a smaller tile_keys that divides them, or use the cpu kernel",
+                ));
+            }
+        }
+        let (queries, keys) = (operands.q.largest_code, operands.k.largest_code);
+        if self.scores == Scores::F16 && !fits_f16(problem, operands) {
+            return Err(Error::invalid(
+                "scores",
+                format!(
+                    "codes of Q up to {queries} times codes of K up to {keys} over {head_dim} channels may sum to more \
+                     than the {LARGEST_F16} of f16"
+                ),
+                "quantise Q and K with largest code 16 (Quantizer::with_largest_code), or set scores=f32 and linear=0",
+            ));
+        }
+        let key_len = problem.shape().key_len;
+        if self.promote == 0 && key_len > MOST_UNPROMOTED_KEYS && !operands.v.centred {
+            return Err(Error::invalid(
+                "promote",
+                format!(
+                    "FP8 tensor cores lose small terms in long sums: beyond {MOST_UNPROMOTED_KEYS} keys, and there are \
+                     {key_len}, V with a mean comes out wrong"
+                ),
+                "set promote=512, or quantise V centred",
+            ));
+        }
+        let bytes = super::shared_bytes(self, head_dim);
+        if bytes > Arch::Sm90a.max_shared_bytes() {
+            return Err(Error::invalid(
+                "tile_keys",
+                format!(
+                    "the tiles of {self} need {bytes} bytes of shared memory at head dim {head_dim}, and a block has {} \
+                     on {}",
+                    Arch::Sm90a.max_shared_bytes(),
+                    Arch::Sm90a
+                ),
+                "set a smaller tile_keys, fewer warpgroups or stages, or sums=registers",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same config with one knob set from text.
+    pub fn with_knob(mut self, knob: &str, value: &str) -> Result<Self> {
+        let number = || {
+            value
+                .parse()
+                .map_err(|_| Error::invalid(knob, format!("`{value}` is not a number"), "write a whole number"))
+        };
+        match knob {
+            "warpgroups" => self.warpgroups = number()?,
+            "tile_keys" => self.tile_keys = number()?,
+            "stages" => self.stages = number()?,
+            "scores" => self.scores = value.parse()?,
+            "weights" => self.weights = value.parse()?,
+            "linear" => self.linear = number()?,
+            "promote" => self.promote = number()?,
+            "sums" => self.sums = value.parse()?,
+            "row_sum" => self.row_sum = value.parse()?,
+            "rescale" => self.rescale = value.parse()?,
+            "split_keys" => self.split_keys = value.parse()?,
+            "launch" => self.launch = value.parse()?,
+            "order" => self.order = value.parse()?,
+            "overlap" => self.overlap = value.parse()?,
+            _ => {
+                let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
+                return Err(suggest::unknown("knob", knob, &names));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The value of a knob as text; none if there is no such knob.
+    pub fn knob(&self, name: &str) -> Option<String> {
+        Some(match name {
+            "warpgroups" => self.warpgroups.to_string(),
+            "tile_keys" => self.tile_keys.to_string(),
+            "stages" => self.stages.to_string(),
+            "scores" => self.scores.to_string(),
+            "weights" => self.weights.to_string(),
+            "linear" => self.linear.to_string(),
+            "promote" => self.promote.to_string(),
+            "sums" => self.sums.to_string(),
+            "row_sum" => self.row_sum.to_string(),
+            "rescale" => self.rescale.to_string(),
+            "split_keys" => self.split_keys.to_string(),
+            "launch" => self.launch.to_string(),
+            "order" => self.order.to_string(),
+            "overlap" => self.overlap.to_string(),
+            _ => return None,
+        })
+    }
+}
+
+/// Whether sums of products of codes of Q and K stay finite in f16.
+pub(super) fn fits_f16(problem: &Problem, operands: &Operands) -> bool {
+    operands.q.largest_code * operands.k.largest_code * problem.shape().head_dim as f32 <= LARGEST_F16
+}
+
+impl Default for Config {
+    /// The stage of the default accuracy.
+    fn default() -> Self {
+        stages::of(Default::default()).config
+    }
+}
+
+/// `knob=value,…`, every knob in the order of [`KNOBS`].
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let knobs = KNOBS.iter().map(|knob| format!("{}={}", knob.name, self.knob(knob.name).unwrap_or_default()));
+        f.write_str(&knobs.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults; a stage may be followed by knobs.
+impl FromStr for Config {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut config = Config::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            config = match part.split_once('=') {
+                Some((knob, value)) => config.with_knob(knob, value)?,
+                None => stages::find(part)?.config,
+            };
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::operands::Operand;
+    use crate::problem::Shape;
+    use stages::STAGES;
+
+    #[test]
+    fn a_config_reads_back_what_it_prints() {
+        for stage in STAGES {
+            assert_eq!(stage.config.to_string().parse::<Config>().unwrap(), stage.config, "{}", stage.name);
+            assert_eq!(stage.name.parse::<Config>().unwrap(), stage.config);
+        }
+        let config: Config = "precise,warpgroups=1".parse().unwrap();
+        assert_eq!((config.weights, config.warpgroups), (Weights::Split, 1));
+    }
+
+    #[test]
+    fn every_broken_rule_names_its_knob() {
+        for (text, knob) in [
+            ("warpgroups=4", "warpgroups"),
+            ("tile_keys=96", "tile_keys"),
+            ("tile_keys=many", "tile_keys"),
+            ("stages=1", "stages"),
+            ("linear=5", "linear"),
+            ("promote=100", "promote"),
+            ("precise,linear=1", "linear"),
+            ("fast,weights=split", "weights"),
+            ("precise,row_sum=adds", "weights"),
+            ("fast,row_sum=adds", "row_sum"),
+            ("fast,warpgroups=3,order=pingpong", "order"),
+            ("fast,warpgroups=2,order=pingpong", "order"),
+            ("fast,tile_keys=192", "promote"),
+            ("fast,promote=0,sums=shared", "sums"),
+            ("precise,warpgroups=3,tile_keys=256", "tile_keys"),
+            ("scores=f8", "scores"),
+            ("tile=64", "knob"),
+            ("fastest", "stage"),
+        ] {
+            let error = text.parse::<Config>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{knob}: ")), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_a_problem_does_not_allow_is_refused_with_the_rule() {
+        let problem = |len, head_dim| Problem::new(Shape::new(1, 2, len, head_dim)).unwrap();
+        let check = |text: &str, problem: &Problem, change: fn(&mut Operands), arch| {
+            let mut operands = Operands::hoped(problem);
+            change(&mut operands);
+            text.parse::<Config>().unwrap().check_problem(problem, &operands, arch)
+        };
+        let usual = problem(1000, 64);
+        let nothing: fn(&mut Operands) = |_| {};
+        assert_eq!(check("fast", &usual, nothing, Arch::Sm90a), Ok(()));
+        assert_eq!(check("fast", &usual, nothing, Arch::Sm90), Ok(()));
+        let refused =
+            |text: &str, problem: &Problem, change, arch| check(text, problem, change, arch).unwrap_err().to_string();
+        assert!(refused("fast", &usual, nothing, Arch::Sm89).starts_with("arch: "));
+        assert!(refused("fast", &problem(9, 72), nothing, Arch::Sm90).starts_with("head_dim: 72 is not one of"));
+        let blocks: fn(&mut Operands) = |operands| operands.v.granularity = Granularity::Block { rows: 128 };
+        assert!(refused("fast", &usual, blocks, Arch::Sm90).starts_with("v scales: a scale for every 128 rows"));
+        let wide: fn(&mut Operands) = |operands| operands.q.largest_code = 448.0;
+        let error = refused("fast", &usual, wide, Arch::Sm90);
+        assert!(error.starts_with("scores: codes of Q up to 448 times codes of K up to 16 over 64"), "{error}");
+        assert_eq!(check("precise", &usual, wide, Arch::Sm90), Ok(()));
+        let unpromoted = "fast,promote=0,sums=registers";
+        assert!(refused(unpromoted, &usual, nothing, Arch::Sm90).starts_with("promote: FP8 tensor cores lose"));
+        let centred: fn(&mut Operands) = |operands| operands.v = Operand { centred: true, ..operands.v };
+        assert_eq!(check(unpromoted, &usual, centred, Arch::Sm90), Ok(()));
+        assert_eq!(check(unpromoted, &problem(512, 64), nothing, Arch::Sm90), Ok(()));
+        let large = "fast,warpgroups=3,tile_keys=256,stages=4,promote=512,sums=shared";
+        assert!(refused(large, &problem(512, 128), nothing, Arch::Sm90).starts_with("tile_keys: the tiles of"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Host side of `kernels/hopper/arrange.cu`: V that lies otherwise, put in the order that the kernel reads.
+
+use crate::cuda::Arch;
+use crate::cuda::compile::Program;
+use crate::cuda::counts::{size, stride};
+use crate::cuda::driver::{Buffer, Device, Grid, Stream};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::tensor::{DeviceTensor, Lines};
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Layout};
+use std::sync::Arc;
+
+/// Threads of a block; `THREADS` of the device code.
+const THREADS: usize = 128;
+/// Keys and channels of a block that turns rows.
+const TILE_KEYS: usize = 128;
+const TILE_CHANNELS: usize = 64;
+/// Groups of 16 keys of a block that exchanges them.
+const GROUPS: usize = 4 * THREADS;
+
+/// The struct of the same name in the device code, field by field.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Argument {
+    codes: u64,
+    batch_stride: i64,
+    head_stride: i64,
+    line_stride: i64,
+    arranged: u64,
+    arranged_batch_stride: i64,
+    arranged_head_stride: i64,
+    arranged_line_stride: i64,
+    heads: i32,
+    len: i32,
+    head_dim: i32,
+    blocks_per_head: i32,
+}
+
+/// A kernel that puts V in order, and memory for what it writes.
+#[derive(Debug)]
+pub(super) struct Arranger {
+    kernel: Arc<Kernel>,
+    from_rows: bool,
+    lines: Lines,
+    buffer: Buffer,
+    blocks_per_head: i32,
+    grid: Grid,
+}
+
+impl Arranger {
+    pub(super) fn new(device: &Device, dims: Dims, layout: Layout) -> Result<Arranger> {
+        let from_rows = !layout.is_transposed();
+        let lines = Lines::padded(dims, Layout::BhdsExchanged)?;
+        let per_head = blocks_per_head(dims, from_rows);
+        let blocks = size("blocks that put V in order", per_head.saturating_mul(dims.batch * dims.heads))?;
+        Ok(Arranger {
+            kernel: Kernel::get(device, &program(from_rows), Arch::Sm90a)?,
+            from_rows,
+            buffer: device.allocate(lines.extent_bytes())?,
+            lines,
+            blocks_per_head: size("key_len", per_head)?,
+            grid: Grid { blocks: blocks.unsigned_abs(), threads: THREADS as u32, dynamic_shared_bytes: 0 },
+        })
+    }
+
+    /// Puts the work into the stream; what it writes is at [`Arranger::pointer`], in [`Arranger::lines`].
+    pub(super) fn launch(&self, stream: &Stream, v: &DeviceTensor) -> Result<()> {
+        if v.layout().is_transposed() == self.from_rows {
+            return Err(Error::invalid(
+                "v",
+                format!("is laid out as {}, another way than that of the V the kernel was prepared for", v.layout()),
+                "prepare the kernel for these tensors",
+            ));
+        }
+        let Dims { heads, len, head_dim, .. } = v.dims();
+        let (from, to) = (v.lines(), &self.lines);
+        let argument = Argument {
+            codes: v.codes(),
+            batch_stride: stride("strides", from.batch_stride)?,
+            head_stride: stride("strides", from.head_stride)?,
+            line_stride: stride("strides", from.line_stride)?,
+            arranged: self.buffer.pointer(),
+            arranged_batch_stride: stride("strides", to.batch_stride)?,
+            arranged_head_stride: stride("strides", to.head_stride)?,
+            arranged_line_stride: stride("strides", to.line_stride)?,
+            heads: size("kv_heads", heads)?,
+            len: size("key_len", len)?,
+            head_dim: size("head_dim", head_dim)?,
+            blocks_per_head: self.blocks_per_head,
+        };
+        // SAFETY: the kernel takes this struct (its layout is tested); V was checked to have the dims for which the
+        // buffer was allocated; that V lives is the caller's part.
+        unsafe { self.kernel.function().launch(stream, self.grid, &argument) }
+    }
+
+    pub(super) fn pointer(&self) -> u64 {
+        self.buffer.pointer()
+    }
+
+    pub(super) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+}
+
+fn blocks_per_head(dims: Dims, from_rows: bool) -> usize {
+    match from_rows {
+        true => dims.len.div_ceil(TILE_KEYS) * dims.head_dim.div_ceil(TILE_CHANNELS),
+        false => (dims.len.div_ceil(16) * dims.head_dim).div_ceil(GROUPS),
+    }
+}
+
+fn program(from_rows: bool) -> Program {
+    Program {
+        file: "hopper/arrange.cu",
+        entry: "hopper_arrange",
+        defines: vec![("FROM_ROWS", u8::from(from_rows).to_string())],
+        dynamic_shared_bytes: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::compile::Compiler;
+    use std::mem::offset_of;
+
+    #[test]
+    fn the_layout_is_that_of_the_device_code() {
+        assert_eq!((size_of::<Argument>(), align_of::<Argument>()), (80, 8));
+        assert_eq!((offset_of!(Argument, arranged), offset_of!(Argument, heads)), (32, 64));
+        assert_eq!(offset_of!(Argument, blocks_per_head), 76);
+    }
+
+    #[test]
+    fn blocks_cover_every_key_and_channel() {
+        let dims = Dims { batch: 1, heads: 1, len: 129, head_dim: 128 };
+        assert_eq!(blocks_per_head(dims, true), 4);
+        assert_eq!(blocks_per_head(dims, false), (9usize * 128).div_ceil(512));
+    }
+
+    /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
+    #[test]
+    fn both_programs_compile_without_spills() {
+        let compiler = match Compiler::find() {
+            Ok(compiler) => compiler,
+            Err(error) => {
+                assert!(std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_none(), "{error}");
+                return;
+            }
+        };
+        for from_rows in [true, false] {
+            let resources = compiler.compile(&program(from_rows), Arch::Sm90a).unwrap().resources;
+            assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0));
+            assert_eq!(resources.warnings, Vec::<String>::new());
+        }
+    }
+}

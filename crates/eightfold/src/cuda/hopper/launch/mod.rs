@@ -1,0 +1,222 @@
+//! Host side of `kernels/hopper/attention.cu`: what is passed to it, how many blocks, and the memory that it needs.
+
+mod argument;
+mod arrange;
+mod divider;
+mod parts;
+pub(super) mod work;
+
+use super::config::{Config, Launch, SplitKeys};
+use super::target;
+use crate::cuda::compile::Resources;
+use crate::cuda::driver::{Device, Grid, Stream};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::tensor::{DeviceOutput, DeviceTensor, check_device};
+use crate::cuda::{Operands, Specialisation};
+use crate::error::{Error, Result};
+use crate::plan::RunReport;
+use crate::problem::Problem;
+use crate::tensor::Layout;
+use argument::Attention;
+use arrange::Arranger;
+use parts::Parts;
+use std::sync::Arc;
+use work::Cut;
+
+/// A variant compiled and loaded for one problem, ready to be launched any number of times.
+#[derive(Debug)]
+pub struct Prepared {
+    device: Device,
+    problem: Problem,
+    config: Config,
+    specialisation: Specialisation,
+    kernel: Arc<Kernel>,
+    cut: Cut,
+    grid: Grid,
+    blocks_per_multiprocessor: usize,
+    /// Where V does not lie as the kernel reads it.
+    arranger: Option<Arranger>,
+    /// Where blocks share keys.
+    parts: Option<Parts>,
+    /// The one stream of launches that need the memory above.
+    stream: Option<usize>,
+}
+
+impl Prepared {
+    /// Compiles (or takes from the cache) and loads the kernel for tensors of this kind, and allocates what it needs: for
+    /// V in any other layout than [`Layout::BhdsExchanged`], and for split keys.
+    pub fn new(
+        device: &Device,
+        problem: &Problem,
+        config: &Config,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+    ) -> Result<Self> {
+        let arch = target(device.arch())?;
+        let specialisation = check_operands(device, problem, config, &Operands::of(q, k, v))?;
+        let program = super::program(&specialisation, config);
+        let dynamic_shared_bytes = program.dynamic_shared_bytes;
+        let kernel = Kernel::get(device, &program, arch)?;
+        let threads = config.threads();
+        let blocks_per_multiprocessor = kernel.function().blocks_per_multiprocessor(threads, dynamic_shared_bytes)?;
+        if blocks_per_multiprocessor == 0 {
+            return Err(Error::unavailable(
+                format!("hopper:{config}"),
+                format!(
+                    "a block of {threads} threads with {} registers each and {dynamic_shared_bytes} bytes of shared \
+                     memory fits no multiprocessor of {}",
+                    kernel.cubin().resources.registers,
+                    device.info().name
+                ),
+                "set a smaller tile_keys, fewer warpgroups or fewer stages",
+            ));
+        }
+        let multiprocessors = device.info().multiprocessors;
+        let cut = Cut::new(problem, config, multiprocessors)?;
+        let arranged = v.layout() == Layout::BhdsExchanged;
+        let split = config.split_keys == SplitKeys::On;
+        Ok(Prepared {
+            device: device.clone(),
+            problem: *problem,
+            config: *config,
+            specialisation,
+            kernel,
+            cut,
+            grid: Grid {
+                blocks: cut.blocks(multiprocessors, blocks_per_multiprocessor),
+                threads: threads as u32,
+                dynamic_shared_bytes,
+            },
+            blocks_per_multiprocessor,
+            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout())).transpose()?,
+            parts: split.then(|| Parts::new(device, config, &cut, specialisation.head_dim)).transpose()?,
+            stream: None,
+        })
+    }
+
+    /// The layout in which V needs no arranging.
+    pub fn value_layout(_config: &Config) -> Layout {
+        Layout::BhdsExchanged
+    }
+
+    /// What the compiler says about the kernel.
+    pub fn resources(&self) -> &Resources {
+        &self.kernel.cubin().resources
+    }
+
+    /// A hash of the machine code.
+    pub fn code_hash(&self) -> u64 {
+        self.kernel.cubin().code_hash
+    }
+
+    /// Blocks of a launch.
+    pub fn blocks(&self) -> usize {
+        self.grid.blocks as usize
+    }
+
+    /// Blocks that a multiprocessor can hold at a time.
+    pub fn blocks_per_multiprocessor(&self) -> usize {
+        self.blocks_per_multiprocessor
+    }
+
+    /// What a launch does: how many tiles it computes.
+    pub fn report(&self) -> RunReport {
+        RunReport { tiles: work::tiles(&self.problem, &self.config), ..RunReport::default() }
+    }
+
+    /// Puts one launch (two where V is to be arranged) into the stream and returns at once. The tensors and the output
+    /// must live until it is done.
+    ///
+    /// Nothing is allocated and nothing waits, so it may be captured into a graph. The tensors may be others than
+    /// those it was prepared for, if they are of the same kind. Launches may overlap if they are in different streams
+    /// and write different outputs, unless V is arranged or keys are split: those use memory of this value, so that a
+    /// second stream is refused.
+    pub fn launch(
+        &mut self,
+        stream: &Stream,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+        output: &mut DeviceOutput,
+    ) -> Result<()> {
+        let kind = check_operands(&self.device, &self.problem, &self.config, &Operands::of(q, k, v))?;
+        if kind != self.specialisation {
+            return Err(Error::invalid(
+                "scales",
+                "their granularity is another than that of the tensors the kernel was prepared for",
+                "prepare the kernel for these tensors",
+            ));
+        }
+        output.check(&self.problem)?;
+        check_device(&self.device, q, k, v, output)?;
+        let arranger = match v.layout() {
+            Layout::BhdsExchanged => None,
+            layout => Some(self.arranger.as_ref().ok_or_else(|| not_prepared(layout))?),
+        };
+        if arranger.is_some() || self.parts.is_some() {
+            check_stream(&mut self.stream, stream.as_raw() as usize)?;
+        }
+        let values = arranger.map_or((v.codes(), v.lines()), |arranger| (arranger.pointer(), arranger.lines()));
+        let context = self.device.context();
+        let mut argument = Attention::new(context, &self.problem, &self.config, &self.cut, [q, k, v], values, output)?;
+        if let Some(Parts { sums, tickets }) = &self.parts {
+            argument.partial = sums.pointer();
+            argument.tickets = tickets.pointer();
+        }
+        if let Some(arranger) = arranger {
+            arranger.launch(stream, v)?;
+        }
+        let function = self.kernel.function();
+        // SAFETY: the kernel takes this struct (its layout is tested against the device code's), whose pointers were
+        // checked to be of this device and of the problem's sizes; that they live is the caller's part. With
+        // launch=dependent it waits for the launch before.
+        unsafe {
+            match self.config.launch {
+                Launch::Plain => function.launch(stream, self.grid, &argument),
+                Launch::Dependent => function.launch_dependent(stream, self.grid, &argument),
+            }
+        }
+    }
+}
+
+/// What the kernel for tensors like these is specialised for, if there is one.
+fn check_operands(device: &Device, problem: &Problem, config: &Config, operands: &Operands) -> Result<Specialisation> {
+    operands.check(problem)?;
+    config.check_problem(problem, operands, device.arch())?;
+    Ok(operands.specialisation(problem))
+}
+
+fn not_prepared(layout: Layout) -> Error {
+    Error::invalid(
+        "v",
+        format!("is laid out as {layout}, and the kernel was prepared for V as {}", Layout::BhdsExchanged),
+        "prepare the kernel for these tensors",
+    )
+}
+
+/// Remembers the first stream, and refuses every other.
+fn check_stream(known: &mut Option<usize>, stream: usize) -> Result<()> {
+    if *known.get_or_insert(stream) != stream {
+        return Err(Error::invalid(
+            "stream",
+            "the prepared kernel was launched in another stream, and launches that arrange V or split keys share its \
+             memory",
+            "prepare the kernel again for this stream, which is cheap",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_for_one_stream() {
+        let mut known = None;
+        assert_eq!(check_stream(&mut known, 7), Ok(()));
+        assert_eq!(check_stream(&mut known, 7), Ok(()));
+        assert!(check_stream(&mut known, 8).unwrap_err().to_string().starts_with("stream: the prepared kernel was"));
+    }
+}

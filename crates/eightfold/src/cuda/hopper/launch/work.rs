@@ -1,0 +1,152 @@
+//! How a problem is cut into units of work, and how many blocks do them.
+
+use crate::cuda::hopper::config::{Config, SplitKeys};
+use crate::error::{Error, Result};
+use crate::problem::{Problem, Shape};
+
+/// The cut of a problem: `Work` of the device code finds its way by the same numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Query heads of one tile.
+    pub(super) packed_heads: usize,
+    /// Tiles along the queries.
+    pub(super) query_tiles: usize,
+    /// Tiles along the heads.
+    pub(super) head_tiles: usize,
+    /// All tiles of queries.
+    pub(super) units: usize,
+    /// Parts of the keys.
+    pub(super) splits: usize,
+    /// Key tiles of a part.
+    pub(super) tiles_per_split: usize,
+}
+
+impl Cut {
+    pub(super) fn new(problem: &Problem, config: &Config, multiprocessors: usize) -> Result<Cut> {
+        let units = tiles_of_queries(problem, config);
+        let key_tiles = problem.shape().key_len.div_ceil(config.tile_keys);
+        // As many parts as all run at once, none of them without a tile.
+        let wanted = match config.split_keys {
+            SplitKeys::Off => 1,
+            SplitKeys::On => (multiprocessors / units).clamp(1, key_tiles),
+        };
+        let tiles_per_split = key_tiles.div_ceil(wanted);
+        let splits = key_tiles.div_ceil(tiles_per_split);
+        if i32::try_from(units.saturating_mul(splits)).is_err() {
+            return Err(Error::invalid(
+                "shape",
+                format!(
+                    "{problem} makes more than {} tiles of {} queries, the most that a grid can have",
+                    i32::MAX,
+                    config.tile_queries()
+                ),
+                "make the batch smaller",
+            ));
+        }
+        let packed_heads = packed_heads(problem, config);
+        Ok(Cut {
+            packed_heads,
+            query_tiles: problem.shape().query_len.div_ceil(config.tile_queries()),
+            head_tiles: problem.shape().query_heads / packed_heads,
+            units,
+            splits,
+            tiles_per_split,
+        })
+    }
+
+    /// Blocks of a launch: as many as fit at a time, and no more than there is work.
+    pub(super) fn blocks(&self, multiprocessors: usize, blocks_per_multiprocessor: usize) -> u32 {
+        let resident = multiprocessors.saturating_mul(blocks_per_multiprocessor).max(1);
+        u32::try_from(resident.min(self.units * self.splits)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Query heads that share a tile: those of one group that fit, where at least two do.
+fn packed_heads(problem: &Problem, config: &Config) -> usize {
+    let Shape { query_len, .. } = problem.shape();
+    let group = problem.shape().group();
+    let fits = |heads: &usize| group.is_multiple_of(*heads) && heads * query_len <= config.tile_queries();
+    (1..=group).rev().filter(|_| query_len <= config.tile_queries() / 2).find(fits).unwrap_or(1)
+}
+
+/// Units of work, if the keys of none are split.
+pub(in crate::cuda::hopper) fn tiles_of_queries(problem: &Problem, config: &Config) -> usize {
+    let Shape { batch, query_heads, query_len, .. } = problem.shape();
+    let head_tiles = query_heads / packed_heads(problem, config);
+    [head_tiles, batch]
+        .iter()
+        .fold(query_len.div_ceil(config.tile_queries()), |units, count| units.saturating_mul(*count))
+}
+
+/// Tiles of (queries × keys) that the kernel computes: those with a visible pair.
+pub(super) fn tiles(problem: &Problem, config: &Config) -> u64 {
+    let Shape { batch, query_heads, query_len, .. } = problem.shape();
+    let tiles_of_head: usize = (0..query_len.div_ceil(config.tile_queries()))
+        .map(|tile| {
+            let last = query_len.min((tile + 1) * config.tile_queries()) - 1;
+            problem.visible_keys(last).div_ceil(config.tile_keys)
+        })
+        .sum();
+    (tiles_of_head * batch * query_heads / packed_heads(problem, config)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(shape: Shape, config: &str) -> Cut {
+        Cut::new(&Problem::new(shape).unwrap(), &config.parse().unwrap(), 132).unwrap()
+    }
+
+    #[test]
+    fn every_tile_of_queries_of_every_head_is_a_unit() {
+        let shape = Shape::new(3, 8, 193, 64);
+        let Cut { packed_heads, query_tiles, head_tiles, units, splits, tiles_per_split } = cut(shape, "fast");
+        assert_eq!((packed_heads, query_tiles, head_tiles, units), (1, 2, 8, 2 * 8 * 3));
+        assert_eq!((splits, tiles_per_split), (1, 1));
+        let problem = Problem::new(shape).unwrap();
+        let config = "fast,tile_keys=64".parse().unwrap();
+        assert_eq!(tiles(&problem, &config), 2 * 4 * 8 * 3);
+        assert_eq!(tiles(&problem.causal(), &config), (3 + 4) * 8 * 3);
+    }
+
+    #[test]
+    fn heads_of_a_group_share_a_tile_where_two_or_more_fit() {
+        let packed = |query_heads, kv_heads, query_len, config| {
+            cut(Shape { kv_heads, query_len, key_len: 64, ..Shape::new(2, query_heads, 1, 64) }, config)
+        };
+        let one = "fast,warpgroups=1";
+        assert_eq!((packed(32, 4, 1, one).packed_heads, packed(32, 4, 1, one).units), (8, 4 * 2));
+        assert_eq!(packed(32, 4, 9, one).packed_heads, 4);
+        assert_eq!(packed(12, 2, 20, one).packed_heads, 3);
+        assert_eq!(packed(32, 4, 32, one).packed_heads, 2);
+        assert_eq!(packed(32, 4, 33, one).packed_heads, 1);
+        assert_eq!(packed(32, 4, 96, "fast,warpgroups=3").packed_heads, 2);
+        assert_eq!(packed(7, 1, 32, one).packed_heads, 1);
+        assert_eq!(packed(8, 8, 1, one).packed_heads, 1);
+    }
+
+    #[test]
+    fn keys_are_split_until_every_multiprocessor_has_a_part() {
+        let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
+        let split = "fast,warpgroups=1,stages=2,split_keys=on";
+        let parts = |shape| {
+            let Cut { packed_heads, units, splits, tiles_per_split, .. } = cut(shape, split);
+            assert_eq!((packed_heads, units), (8, 4));
+            (splits, tiles_per_split)
+        };
+        assert_eq!(parts(decode), (32, 1));
+        assert_eq!(parts(Shape { key_len: 131_072, ..decode }), (32, 16));
+        assert_eq!(parts(Shape { key_len: 40 * 256, ..decode }), (20, 2));
+        assert_eq!(cut(Shape::new(4, 16, 4096, 128), split).splits, 1);
+        assert_eq!(cut(decode, split).blocks(132, 1), 128);
+        assert_eq!(cut(Shape::new(4, 16, 4096, 64), "fast").blocks(132, 1), 132);
+    }
+
+    #[test]
+    fn more_units_than_a_grid_holds_are_refused() {
+        let problem = Problem::new(Shape { key_len: 1, ..Shape::new(1 << 20, 1 << 12, 1, 8) }).unwrap();
+        let error = Cut::new(&problem, &"fast".parse().unwrap(), 132).unwrap_err().to_string();
+        assert!(error.starts_with("shape: 1048576,4096,1,8 makes more than 2147483647 tiles"), "{error}");
+    }
+}

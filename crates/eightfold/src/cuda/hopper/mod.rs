@@ -1,0 +1,33 @@
+//! The flagship on Hopper: copies by the tensor memory accelerator, products by `wgmma`, accuracy by name.
+
+mod choose;
+mod config;
+mod launch;
+mod program;
+mod space;
+mod stages;
+
+use super::Arch;
+use crate::error::{Error, Result};
+pub use choose::choose;
+pub use config::{Config, HEAD_DIMS, KNOBS, Launch, Order, Overlap, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+pub use launch::Prepared;
+pub(super) use program::program;
+pub use program::shared_bytes;
+pub use space::draws;
+pub use stages::{STAGES, Stage, find as find_stage};
+
+/// The architectures that the kernel is compiled for.
+pub const ARCHS: &[Arch] = &[Arch::Sm90a];
+
+/// What the kernel is compiled for on a device of this architecture.
+pub fn target(arch: Arch) -> Result<Arch> {
+    match arch {
+        Arch::Sm90 | Arch::Sm90a => Ok(Arch::Sm90a),
+        Arch::Sm89 => Err(Error::invalid(
+            "arch",
+            format!("the hopper kernel is made of instructions of {}, which {arch} does not have", Arch::Sm90a),
+            "name sm_90a, run on a Hopper device, or use the ladder kernel",
+        )),
+    }
+}

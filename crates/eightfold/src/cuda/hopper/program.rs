@@ -1,0 +1,87 @@
+//! Problem × config → the program that the compiler gets.
+
+use super::config::{Config, Order, RowSum, Scores, Sums, Weights};
+use super::{Launch, Rescale, SplitKeys};
+use crate::cuda::compile::Program;
+use crate::cuda::specialisation::{Specialisation, flag};
+use crate::problem::Mask;
+
+/// The program of the hopper kernel for these knobs.
+pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
+    let shared = shared_bytes(config, kind.head_dim);
+    let mut defines = kind.defines();
+    defines.extend([
+        ("WARPGROUPS", config.warpgroups.to_string()),
+        ("TILE_KEYS", config.tile_keys.to_string()),
+        ("STAGES", config.stages.to_string()),
+        ("SCORES_F32", flag(config.scores == Scores::F32)),
+        ("SPLIT_WEIGHTS", flag(config.weights == Weights::Split)),
+        ("LINEAR_QUARTERS", config.linear.to_string()),
+        ("PROMOTE_TILES", (config.promote / config.tile_keys).to_string()),
+        ("PROMOTE_SHARED", flag(config.sums == Sums::Shared)),
+        ("ROW_SUM_TENSOR", flag(config.row_sum == RowSum::Tensor)),
+        ("RESCALE_LAZY", flag(config.rescale == Rescale::Lazy)),
+        ("SPLIT_KEYS", flag(config.split_keys == SplitKeys::On)),
+        ("DEPENDENT", flag(config.launch == Launch::Dependent)),
+        ("PINGPONG", flag(config.order == Order::Pingpong)),
+        ("OVERLAP", (config.overlap as u8).to_string()),
+        ("MASKS", masks(kind, config).to_string()),
+        ("BOUNDED_WAITS", flag(cfg!(debug_assertions))),
+        ("SHARED_BYTES", shared.to_string()),
+    ]);
+    Program { file: "hopper/attention.cu", entry: "hopper_attention", defines, dynamic_shared_bytes: shared }
+}
+
+/// Which tiles of keys are cut by the mask or by the end of the keys: 0 none; 1 any, where there are so few that one body
+/// of code serves all; 2 those at the end, which have a body of their own.
+fn masks(kind: &Specialisation, config: &Config) -> u8 {
+    if kind.mask == Mask::None && kind.key_len.is_multiple_of(config.tile_keys) {
+        0
+    } else if kind.key_len <= 2 * config.tile_keys {
+        1
+    } else {
+        2
+    }
+}
+
+/// The dynamic shared memory of a block; the kernel asserts that it comes to the same.
+pub fn shared_bytes(config: &Config, head_dim: usize) -> usize {
+    /// Tiles start where the pattern of the 128-byte swizzle repeats.
+    const TILE_ALIGNMENT: usize = 1024;
+    let Config { warpgroups, tile_keys, stages, .. } = *config;
+    let sum_rows = if config.row_sum == RowSum::Tensor { 8 } else { 0 };
+    let queries = config.tile_queries() * head_dim;
+    let keys = tile_keys * head_dim;
+    let values = ((head_dim + sum_rows) * tile_keys).next_multiple_of(TILE_ALIGNMENT);
+    let sums = if config.sums == Sums::Shared { warpgroups * 128 * 4 * head_dim / 2 } else { 0 };
+    let barriers = 8 * (4 * stages + 2);
+    queries + stages * (keys + values) + sums + barriers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::Operands;
+    use crate::cuda::hopper::STAGES;
+    use crate::problem::{Problem, Shape};
+
+    #[test]
+    fn only_tiles_that_are_cut_are_masked() {
+        let masks = |mask, key_len| {
+            let problem = Problem::new(Shape::new(1, 1, key_len, 64)).unwrap().with_mask(mask);
+            super::masks(&Operands::hoped(&problem).specialisation(&problem), &"fast".parse().unwrap())
+        };
+        assert_eq!([256, 512, 4096].map(|len| masks(Mask::None, len)), [0, 0, 0]);
+        assert_eq!([1, 257, 511].map(|len| masks(Mask::None, len)), [1, 1, 1]);
+        assert_eq!([512, 513, 4096].map(|len| masks(Mask::Causal, len)), [1, 2, 2]);
+    }
+
+    #[test]
+    fn shared_memory_is_the_sum_of_its_parts() {
+        let bytes = |text: &str, head_dim| shared_bytes(&text.parse().unwrap(), head_dim);
+        let fast = STAGES[0].at(128);
+        assert_eq!(shared_bytes(&fast, 128), 128 * 128 + 2 * (256 * 128 + 136 * 256) + 80);
+        assert_eq!(bytes("fast", 64), 192 * 64 + 3 * (256 * 64 + 72 * 256) + 3 * 128 * 4 * 32 + 112);
+        assert_eq!(bytes("fast,tile_keys=64", 64), 192 * 64 + 3 * (64 * 64 + 5 * 1024) + 3 * 128 * 4 * 32 + 112);
+    }
+}

@@ -1,0 +1,299 @@
+//! The hopper kernel against the float64 reference, on a device that it is for.
+
+use crate::support::{device, gaussian, relative_l2, small_tensors, tensors};
+use eightfold::cuda::driver::{Device, Stream};
+use eightfold::cuda::hopper::{Config, Prepared, STAGES, Weights, draws, target};
+use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
+use eightfold::cuda::{Operands, attention_on};
+use eightfold::quantize::{Quantizer, SMALL_CODES};
+use eightfold::reference::Reference;
+use eightfold::{
+    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant,
+    reference,
+};
+
+/// A device that the kernel is for.
+fn hopper() -> Option<(Device, Stream)> {
+    let (device, stream) = device()?;
+    if let Err(error) = target(device.arch()) {
+        eprintln!("skipped: {error}");
+        return None;
+    }
+    Some((device, stream))
+}
+
+fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
+    reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap()
+}
+
+/// The relative error that FP8 weights leave, or pairs of them; over few keys it is larger than over many.
+fn tolerance(config: &Config) -> f64 {
+    if config.weights == Weights::Split { 0.005 } else { 0.045 }
+}
+
+fn run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Output {
+    let mut output = Output::zeros(problem);
+    output.poison();
+    Plan::with_variant(problem, Variant::Hopper(config)).unwrap().run(q, k, v, &mut output).unwrap();
+    output
+}
+
+#[track_caller]
+fn assert_close(output: &Output, expected: &Reference, most: f64, what: &str) {
+    let error = relative_l2(&output.values.to_f32(), &expected.values);
+    assert!(error < most, "{what}: {error}");
+    for (lse, expected) in output.lse.iter().flatten().zip(&expected.lse) {
+        let close = (f64::from(*lse) - expected).abs() < 0.05 || f64::from(*lse) == *expected;
+        assert!(close, "{what}: log-sum-exp {lse} instead of {expected}");
+    }
+}
+
+/// Tails of queries and keys, fewer and more queries than keys, packed heads, rows that see nothing.
+fn odd_shapes() -> Vec<Shape> {
+    vec![
+        Shape::new(1, 2, 200, 64),
+        Shape { query_heads: 4, kv_heads: 2, query_len: 70, key_len: 133, ..Shape::new(2, 4, 1, 128) },
+        Shape { query_len: 1, ..Shape::new(1, 2, 65, 64) },
+        Shape { query_heads: 8, kv_heads: 1, query_len: 3, key_len: 517, ..Shape::new(2, 8, 1, 128) },
+        Shape { query_heads: 6, kv_heads: 2, query_len: 20, key_len: 1000, ..Shape::new(1, 6, 1, 64) },
+        Shape { query_len: 300, key_len: 70, ..Shape::new(1, 1, 1, 64) },
+        Shape::new(1, 3, 1025, 128),
+    ]
+}
+
+#[test]
+fn every_stage_computes_attention() {
+    if hopper().is_none() {
+        return;
+    }
+    for shape in odd_shapes() {
+        for causal in [false, true] {
+            let problem = Problem::new(shape).unwrap().with_lse(true);
+            let problem = if causal { problem.causal() } else { problem };
+            let inputs = small_tensors(&problem, 120);
+            let expected = expected(&problem, &inputs);
+            for stage in STAGES {
+                let config = stage.at(shape.head_dim);
+                let what = format!("{} {problem}", stage.name);
+                assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
+            }
+        }
+    }
+}
+
+/// Knobs in combinations that no stage has.
+#[test]
+fn configs_drawn_at_random_compute_attention() {
+    let Some((device, _)) = hopper() else { return };
+    let count: usize = std::env::var("EIGHTFOLD_DRAWS").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
+    let shapes = [
+        Shape { query_heads: 4, kv_heads: 2, query_len: 131, key_len: 300, ..Shape::new(2, 4, 1, 64) },
+        Shape { query_heads: 8, kv_heads: 2, query_len: 5, key_len: 2500, ..Shape::new(1, 8, 1, 128) },
+        Shape { query_len: 77, key_len: 161, ..Shape::new(1, 2, 1, 128) },
+        Shape::new(2, 32, 513, 64),
+    ];
+    let prepared: Vec<_> = shapes
+        .into_iter()
+        .flat_map(|shape| [Problem::new(shape).unwrap(), Problem::new(shape).unwrap().causal()])
+        .map(|problem| {
+            let inputs = small_tensors(&problem, 122);
+            let expected = expected(&problem, &inputs);
+            (problem, inputs, expected)
+        })
+        .collect();
+    let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
+        config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok()
+    };
+    for (config, (problem, inputs, expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
+        assert_close(&run(problem, config, inputs), expected, tolerance(&config), &format!("{config} {problem}"));
+    }
+}
+
+/// The peers' FP8 sums are off by 5 to 44 % here.
+#[test]
+fn values_with_a_mean_are_summed_right() {
+    if hopper().is_none() {
+        return;
+    }
+    for (mean, most) in [(1.0, 5e-3), (0.1, 9e-3)] {
+        for (key_len, head_dim) in [(4096, 64), (16384, 128)] {
+            let shape = Shape { query_len: 64, key_len, ..Shape::new(1, 2, 1, head_dim) };
+            let problem = Problem::new(shape).unwrap();
+            let [q, k, _] = small_tensors(&problem, 130);
+            let dims = shape.key_dims();
+            let values: Vec<f32> = gaussian(dims.count(), 133).iter().map(|value| value + mean).collect();
+            let inputs = [q, k, eightfold::quantize(&values, dims).unwrap()];
+            let expected = expected(&problem, &inputs);
+            for stage in STAGES {
+                let what = format!("{} {problem} mean {mean}", stage.name);
+                assert_close(&run(&problem, stage.at(head_dim), &inputs), &expected, most, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_share_keys_add_up_their_parts() {
+    if hopper().is_none() {
+        return;
+    }
+    let shape = Shape { kv_heads: 4, query_len: 1, key_len: 8192 - 77, ..Shape::new(1, 32, 1, 128) };
+    for accuracy in [Accuracy::Fast, Accuracy::Precise] {
+        let problem = Problem::new(shape).unwrap().with_lse(true).with_accuracy(accuracy);
+        let inputs = small_tensors(&problem, 140);
+        let Variant::Hopper(config) = Plan::new(&problem).unwrap().variant() else { panic!("not hopper") };
+        assert_eq!(config.split_keys.to_string(), "on");
+        let expected = expected(&problem, &inputs);
+        for config in [config, Config { launch: eightfold::cuda::hopper::Launch::Dependent, ..config }] {
+            let outputs = [(); 3].map(|()| run(&problem, config, &inputs));
+            assert_close(&outputs[0], &expected, tolerance(&config), &config.to_string());
+            assert!(outputs.iter().all(|output| *output == outputs[0]), "{config} differs from run to run");
+        }
+    }
+}
+
+#[test]
+fn scales_of_every_granularity_and_centred_tensors_are_used() {
+    if hopper().is_none() {
+        return;
+    }
+    for head_dim in [64, 128] {
+        let problem = Problem::new(Shape::new(2, 2, 700, head_dim)).unwrap();
+        let dims = problem.shape().key_dims();
+        for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 256 }] {
+            let plain = Quantizer::new(Fp8Format::E4m3).with_granularity(granularity);
+            let small = plain.with_largest_code(SMALL_CODES);
+            // Rows of different sizes, so that the scales of blocks differ.
+            let values = |seed| -> Vec<f32> {
+                let size = |index: usize| 1.0 + (index / dims.head_dim % dims.len / 256) as f32;
+                gaussian(dims.count(), seed)
+                    .iter()
+                    .enumerate()
+                    .map(|(index, value)| (value + 0.7) * size(index) / 2.0)
+                    .collect()
+            };
+            let inputs = [(small, 150), (small.centered(), 151), (plain.centered(), 152)]
+                .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
+            let expected = expected(&problem, &inputs);
+            for stage in STAGES {
+                let config = stage.at(head_dim);
+                let what = format!("{} {granularity} {head_dim}", stage.name);
+                assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_of_wide_range_and_e5m2_are_scored_in_f32() {
+    if hopper().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(1, 2, 333, 64)).unwrap();
+    let inputs = tensors(&problem, 160);
+    let [q, k, v] = &inputs;
+    let error = Plan::with_variant(&problem, "hopper:fast".parse().unwrap())
+        .unwrap()
+        .run(q, k, v, &mut Output::zeros(&problem))
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("scores: codes of Q up to 448"), "{error}");
+    // A plan that may choose takes f32.
+    let output = eightfold::attention(&problem, q, k, v).unwrap();
+    assert_close(&output, &expected(&problem, &inputs), 0.045, "wide codes");
+
+    let problem = problem.with_input_format(Fp8Format::E5m2);
+    let dims = problem.shape().key_dims();
+    let quantizer = Quantizer::new(Fp8Format::E5m2);
+    let inputs =
+        [161, 162, 163].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
+    let [q, k, v] = &inputs;
+    let output = eightfold::attention(&problem, q, k, v).unwrap();
+    assert_close(&output, &expected(&problem, &inputs), 0.045, "e5m2");
+}
+
+#[test]
+fn values_in_every_layout_give_the_same_bits() {
+    let Some((device, stream)) = hopper() else { return };
+    for (shape, query_layout) in [(Shape::new(2, 3, 261, 64), Layout::Bshd), (Shape::new(1, 2, 130, 128), Layout::Bhsd)]
+    {
+        let problem = Problem::new(shape)
+            .unwrap()
+            .causal()
+            .with_output_format(OutputFormat::Bf16)
+            .with_output_layout(query_layout)
+            .unwrap();
+        let inputs = small_tensors(&problem, 170);
+        let upload = |index: usize, layout| DeviceTensor::upload(&device, &stream, &inputs[index], layout).unwrap();
+        let (q, k) = (upload(0, query_layout), upload(1, query_layout));
+        let outputs = [Layout::BhdsExchanged, Layout::Bhds, Layout::Bhsd, Layout::Bshd].map(|layout| {
+            let v = upload(2, layout);
+            let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
+            on_device.poison(&stream).unwrap();
+            attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+            let mut output = Output::zeros(&problem);
+            on_device.download(&stream, &mut output).unwrap();
+            output
+        });
+        assert!(outputs.iter().all(|output| *output == outputs[0]), "{problem}");
+        let dims = shape.query_dims();
+        let values = outputs[0].values.to_f32();
+        let error = relative_l2(&in_order(&values, dims, query_layout), &expected(&problem, &inputs).values);
+        assert!(error < 0.045, "{problem}: {error}");
+    }
+}
+
+/// The values in `[B,H,S,D]` order.
+fn in_order(values: &[f32], dims: Dims, layout: Layout) -> Vec<f32> {
+    let strides = layout.strides(dims);
+    let rows = (0..dims.batch * dims.heads * dims.len).flat_map(|index| {
+        let (head, row) = (index / dims.len, index % dims.len);
+        let offset = strides.row_offset(head / dims.heads, head % dims.heads, row);
+        values[offset..offset + dims.head_dim].to_vec()
+    });
+    rows.collect()
+}
+
+#[test]
+fn launches_repeat_in_a_graph_and_keep_to_their_stream() {
+    let Some((device, stream)) = hopper() else { return };
+    let problem = Problem::new(Shape::new(2, 4, 700, 64)).unwrap().causal().with_output_format(OutputFormat::F16);
+    let inputs = small_tensors(&problem, 180);
+    let expected = expected(&problem, &inputs);
+    let other_stream = device.stream().unwrap();
+    for (text, layout) in [
+        ("fast", Layout::BhdsExchanged),
+        ("fast,launch=dependent", Layout::BhdsExchanged),
+        ("balanced,launch=dependent", Layout::Bhsd),
+        ("fast,warpgroups=1,split_keys=on", Layout::BhdsExchanged),
+    ] {
+        let config: Config = text.parse().unwrap();
+        let layouts = [Layout::Bhsd, Layout::Bshd, layout];
+        let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
+            DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
+        });
+        let mut prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
+        let mut first = DeviceOutput::new(&device, &problem).unwrap();
+        let mut second = DeviceOutput::new(&device, &problem).unwrap();
+        let graph =
+            stream.capture(&mut || (0..3).try_for_each(|_| prepared.launch(&stream, &q, &k, &v, &mut first))).unwrap();
+        first.poison(&stream).unwrap();
+        for _ in 0..5 {
+            graph.launch(&stream).unwrap();
+        }
+        let mut output = Output::zeros(&problem);
+        first.download(&stream, &mut output).unwrap();
+        assert_close(&output, &expected, tolerance(&config), text);
+
+        let elsewhere = prepared.launch(&other_stream, &q, &k, &v, &mut second);
+        if layout == Layout::BhdsExchanged && config.split_keys.to_string() == "off" {
+            elsewhere.unwrap();
+            let mut output_elsewhere = Output::zeros(&problem);
+            second.download(&other_stream, &mut output_elsewhere).unwrap();
+            assert_eq!(output, output_elsewhere, "{text}");
+        } else {
+            let error = elsewhere.unwrap_err().to_string();
+            assert!(error.starts_with("stream: the prepared kernel was launched in another stream"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Every stage of the hopper kernel.
+
+use crate::support::{compiler, count_of_draws, failures, problem, specialised};
+use eightfold::cuda::hopper::{ARCHS, STAGES, choose, draws};
+use eightfold::cuda::{Arch, Operands, Specialisation};
+use eightfold::{Accuracy, Fp8Format, Mask, OutputFormat, Problem, Shape};
+
+#[test]
+fn every_stage_compiles_without_spills_or_loss() {
+    let Some(compiler) = compiler() else { return };
+    let mut jobs = Vec::new();
+    for stage in STAGES {
+        for arch in ARCHS {
+            for head_dim in [64, 128] {
+                for mask in [Mask::None, Mask::Causal] {
+                    let program = specialised(head_dim, mask).program(stage.at(head_dim));
+                    jobs.push((format!("{} {head_dim} {mask:?} {arch}", stage.name), program, *arch));
+                }
+            }
+        }
+    }
+    let failures = failures(compiler, jobs);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What a problem may ask for beyond the usual.
+#[test]
+fn every_kind_of_problem_compiles() {
+    let Some(compiler) = compiler() else { return };
+    let mut jobs = Vec::new();
+    for (name, head_dim) in [("fast", 128), ("precise", 64)] {
+        let stage = STAGES.iter().find(|stage| stage.name == name).unwrap();
+        let usual = specialised(head_dim, Mask::Causal);
+        let kinds = [
+            Specialisation { input: Fp8Format::E5m2, ..usual },
+            Specialisation { output: OutputFormat::F16, key_blocks: true, ..usual },
+            Specialisation { output: OutputFormat::Bf16, value_blocks: true, ..usual },
+        ];
+        for kind in kinds {
+            jobs.push((format!("{name} {kind:?}"), kind.program(stage.at(head_dim)), Arch::Sm90a));
+        }
+        // Blocks of scales everywhere may spill a word; they must compile.
+        let blocks = Specialisation { query_blocks: true, key_blocks: true, value_blocks: true, ..usual };
+        compiler
+            .compile(&blocks.program(stage.at(head_dim)), Arch::Sm90a)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let failures = failures(compiler, jobs);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Every regime of the plan, for codes of small and of wide range.
+#[test]
+fn whatever_is_chosen_compiles_without_spills_or_loss() {
+    let Some(compiler) = compiler() else { return };
+    let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
+    let large = [64, 128].map(|head_dim| Shape::new(4, 16, 4096, head_dim));
+    let shapes = [Shape::new(1, 8, 32, 64), Shape::new(1, 8, 512, 64), large[0], large[1], decode];
+    let mut jobs = std::collections::BTreeMap::new();
+    for accuracy in [Accuracy::Balanced, Accuracy::Precise] {
+        for shape in shapes {
+            for largest_code in [16.0, 448.0] {
+                let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
+                let mut operands = Operands::hoped(&problem);
+                operands.q.largest_code = largest_code;
+                let (config, _) = choose(&problem, &operands, 132);
+                let program = operands.specialisation(&problem).program(config);
+                jobs.insert(format!("{problem} {config}"), program);
+            }
+        }
+    }
+    let failures = failures(compiler, jobs.into_iter().map(|(name, program)| (name, program, Arch::Sm90a)).collect());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Knobs in combinations that no stage has. They may spill, which is for the gate to find, but must compile, and take the
+/// shared memory that the host counts.
+#[test]
+fn configs_drawn_at_random_compile() {
+    let Some(compiler) = compiler() else { return };
+    let kinds = [(64, Mask::None), (128, Mask::Causal), (64, Mask::Causal), (128, Mask::None)];
+    let fitting = draws(7).zip(kinds.iter().cycle()).filter(|(config, (head_dim, mask))| {
+        let problem = problem(*head_dim, *mask);
+        config.check_problem(&problem, &Operands::hoped(&problem), Arch::Sm90a).is_ok()
+    });
+    let jobs: Vec<_> = fitting
+        .take(count_of_draws(8))
+        .map(|(config, (head_dim, mask))| (specialised(*head_dim, *mask).program(config), Arch::Sm90a))
+        .collect();
+    for ((program, arch), result) in jobs.iter().zip(compiler.compile_all(&jobs)) {
+        result.unwrap_or_else(|error| panic!("{:?} for {arch}: {error}", program.defines));
+    }
+}
