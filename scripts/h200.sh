@@ -12,11 +12,13 @@
 #   odd        the gates for every stage on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
+#   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
 #   PYTHON     the Python that has PyTorch [default: python3]
+#   KERNELS    the kernels whose stages are built, gated, timed and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
 #
@@ -32,7 +34,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench sanitizer"
+all="doctor build run odd ladder bench flagship sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -56,6 +58,7 @@ if [ ! -x "$eightfold" ]; then
     cargo build --release || exit 2
 fi
 python=${PYTHON:-python3}
+kernels=${KERNELS:-ladder hopper}
 failed=0
 
 # Runs a job, keeps all that it says, and shows how it ended and how long it took.
@@ -83,26 +86,41 @@ section_doctor() {
 }
 
 section_build() {
-    job build "$eightfold" run --kernel ladder --arch sm_90 --nvcc --no-toggle --out "$out/records" || troubles build
+    local kernel arch
+    for kernel in $kernels; do
+        arch=sm_90
+        [ "$kernel" = hopper ] && arch=sm_90a
+        job "build-$kernel" "$eightfold" run --kernel "$kernel" --arch $arch --nvcc --no-toggle --out "$out/records" ||
+            troubles "build-$kernel"
+    done
 }
 
 section_run() {
-    job run "$eightfold" run --kernel ladder --out "$out/records" || troubles run
-    job run-causal "$eightfold" run --kernel ladder --causal --out "$out/records" || troubles run-causal
+    local kernel
+    for kernel in $kernels; do
+        job "run-$kernel" "$eightfold" run --kernel "$kernel" --out "$out/records" || troubles "run-$kernel"
+        job "run-$kernel-causal" "$eightfold" run --kernel "$kernel" --causal --out "$out/records" ||
+            troubles "run-$kernel-causal"
+    done
 }
 
 section_odd() {
-    job odd "$eightfold" run --kernel ladder --odd --out "$out/records" || troubles odd
+    local kernel
+    for kernel in $kernels; do
+        job "odd-$kernel" "$eightfold" run --kernel "$kernel" --odd --out "$out/records" || troubles "odd-$kernel"
+    done
 }
 
 section_ladder() {
-    local name
-    for name in ladder ladder-causal; do
-        local mask=()
-        [ "$name" = ladder-causal ] && mask=(--causal)
-        job "$name" "$eightfold" --kernel ladder ${mask[@]+"${mask[@]}"} --peer torch --python "$python" \
-            --out "$out/records" || troubles "$name"
-        cut -c1-180 "$out/log/$name.txt"
+    local kernel name
+    for kernel in $kernels; do
+        for name in "$kernel" "$kernel-causal"; do
+            local mask=()
+            [ "$name" = "$kernel-causal" ] && mask=(--causal)
+            job "$name" "$eightfold" --kernel "$kernel" ${mask[@]+"${mask[@]}"} --peer torch --python "$python" \
+                --out "$out/records" || troubles "$name"
+            cut -c1-180 "$out/log/$name.txt"
+        done
     done
 }
 
@@ -114,6 +132,20 @@ section_bench() {
         job "$name" "$eightfold" bench ${mask[@]+"${mask[@]}"} --peer torch --python "$python" --out "$out/records" \
             --shape small mission mission_b2 long 1,8,512,128 2,16,2048,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
+    done
+}
+
+section_flagship() {
+    local accuracy name
+    for accuracy in fast balanced exact-exp precise; do
+        for name in "flagship-$accuracy" "flagship-$accuracy-causal"; do
+            local mask=()
+            [ "$name" = "flagship-$accuracy-causal" ] && mask=(--causal)
+            job "$name" "$eightfold" bench --accuracy $accuracy ${mask[@]+"${mask[@]}"} --peer torch --python "$python" \
+                --out "$out/records" --shape small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 \
+                2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
+            cut -c1-160 "$out/log/$name.txt"
+        done
     done
 }
 
@@ -135,39 +167,44 @@ sanitizer_program() {
 shapes=(small 1,2,77,64 1,1,300,64)
 
 section_sanitizer() {
-    local program stages stage tool name code line found
+    local program kernel stages stage tool name code line found
     if ! program=$(sanitizer_program); then
         echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
         failed=1
         return
     fi
-    # The answer to a name that does not exist lists those that do.
-    stages=${STAGES:-$("$eightfold" run --variant ladder:no-such-stage 2>&1 | sed 's/.*valid: //; s/[),]//g')}
+    stages=
+    for kernel in $kernels; do
+        # The answer to a name that does not exist lists those that do.
+        for stage in ${STAGES:-$("$eightfold" run --variant "$kernel:no-such-stage" 2>&1 | sed 's/.*valid: //; s/[),]//g')}; do
+            stages+=" $kernel:$stage"
+        done
+    done
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
     {
         printf 'eightfold %s, commit %s\n' "$("$eightfold" --version | cut -d' ' -f2)" "$(git rev-parse HEAD 2>/dev/null)"
         printf '%s, shapes %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}"
-        printf '%-20s' stage
+        printf '%-28s' stage
         printf '%-14s' $tools
         printf '\n'
     } | tee "$out/sanitizer.txt"
     for stage in $stages; do
         # Compiled and cached first: the tools need only watch the kernel.
-        "$eightfold" run --variant "ladder:$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
-            --out "$out/sanitized" >"$out/log/plain-$stage.txt" 2>&1 || failed=1
+        "$eightfold" run --variant "$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
+            --out "$out/sanitized" >"$out/log/plain-${stage/:/-}.txt" 2>&1 || failed=1
         # The tools side by side: each mostly waits for its own process to start.
         for tool in $tools; do
-            name=$tool-$stage
+            name=$tool-${stage/:/-}
             {
-                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "ladder:$stage" \
+                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "$stage" \
                     --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
                 echo $? >"$out/log/$name.code"
             } &
         done
         wait
-        line=$(printf '%-20s' "$stage")
+        line=$(printf '%-28s' "$stage")
         for tool in $tools; do
-            name=$tool-$stage
+            name=$tool-${stage/:/-}
             code=$(cat "$out/log/$name.code")
             found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
             if [ "$code" -eq 0 ]; then

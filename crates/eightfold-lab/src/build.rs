@@ -5,8 +5,8 @@ use crate::gates::resource::{self, Compile, plain_specialisation};
 use crate::gates::{Case, ToggleReport, resource_limits::ResourcePolicy, toggle};
 use crate::record::{BuildEntry, BuildGroup};
 use eightfold::cuda::Arch;
+use eightfold::cuda::Config;
 use eightfold::cuda::compile::{Compiler, Program};
-use eightfold::cuda::ladder::Config;
 use eightfold::{Error, Mask, Result, Variant};
 use rayon::prelude::*;
 use std::collections::HashSet;
@@ -15,12 +15,12 @@ const MASKS: [Mask; 2] = [Mask::None, Mask::Causal];
 
 /// The settings of candidates that are compiled; an error names the first that is not.
 pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
-    let config = |candidate: &Candidate| match candidate.variant {
-        Variant::Ladder(config) => Ok((candidate.name.clone(), config)),
-        _ => Err(Error::invalid(
+    let config = |candidate: &Candidate| match candidate.variant.on_device() {
+        Some(config) => Ok((candidate.name.clone(), config)),
+        None => Err(Error::invalid(
             "arch",
             format!("{} is not compiled for a GPU", candidate.name),
-            "leave out --arch, or name the kernel `ladder` or one of its variants",
+            "leave out --arch, or name the kernel `ladder` or `hopper` or one of their variants",
         )),
     };
     candidates.iter().map(config).collect()
@@ -39,7 +39,7 @@ pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &R
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
                 BuildEntry {
                     name: name.clone(),
-                    implementation: Variant::Ladder(*config).to_string(),
+                    implementation: Variant::from(*config).to_string(),
                     peer: false,
                     gate: built.gate,
                     build: built.build,
@@ -72,22 +72,22 @@ pub fn toggles((head_dim, candidates): &Settings, arch: Arch, compile: Compile) 
 /// shows again where the kernel is used.
 pub fn ahead(candidates: &[Candidate], cases: &[Case], arch: Arch) {
     let Ok(compiler) = Compiler::find() else { return };
-    programs(candidates, cases, arch).par_iter().for_each(|program| {
-        let _ = compiler.compile(program, arch);
+    programs(candidates, cases, arch).par_iter().for_each(|(program, target)| {
+        let _ = compiler.compile(program, *target);
     });
 }
 
-fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<Program> {
+fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<(Program, Arch)> {
     let mut seen = HashSet::new();
     let mut programs = Vec::new();
     for candidate in candidates {
-        let Variant::Ladder(config) = candidate.variant else { continue };
+        let Some(config) = candidate.variant.on_device() else { continue };
+        let Ok(target) = config.target(arch) else { continue };
         for case in cases {
-            let [_, keys, values] = case.granularities();
-            if config.check_problem(&case.problem, keys, values, arch).is_ok() {
-                let program = case.specialisation().program(&config);
+            if config.check_problem(&case.problem, case.operands(), arch).is_ok() {
+                let program = case.specialisation().program(config);
                 if seen.insert(program.clone()) {
-                    programs.push(program);
+                    programs.push((program, target));
                 }
             }
         }

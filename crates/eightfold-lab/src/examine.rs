@@ -26,7 +26,7 @@ pub struct Candidate {
 impl Candidate {
     /// Whether it runs on a GPU.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.variant, Variant::Ladder(_))
+        self.variant.on_device().is_some()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::examine::Candidate;
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::ladder;
+use eightfold::cuda::{hopper, ladder};
 use eightfold::{Error, Result, Variant, cpu, suggest};
 use std::fmt;
 use std::str::FromStr;
@@ -14,15 +14,29 @@ pub enum Kernel {
     Cpu,
     /// The staged CUDA kernel.
     Ladder,
+    /// The CUDA kernel for Hopper, whose stages are accuracies.
+    Hopper,
 }
 
 impl Kernel {
     /// Their names.
-    pub const NAMES: &'static [&'static str] = &["cpu", "ladder"];
+    pub const NAMES: &'static [&'static str] = &["cpu", "ladder", "hopper"];
+    /// All of them, in the same order.
+    pub const ALL: &'static [Kernel] = &[Kernel::Cpu, Kernel::Ladder, Kernel::Hopper];
 
     /// The kernel of this machine's best backend: CUDA where there is a device that kernels are written for.
     pub fn best() -> Kernel {
         if Device::default().is_ok() { Kernel::Ladder } else { Kernel::Cpu }
+    }
+
+    /// Whether it runs on a GPU.
+    pub fn on_gpu(self) -> bool {
+        self != Kernel::Cpu
+    }
+
+    /// Whether each stage is a step past the one before, and must have gained by it.
+    pub fn climbs(self) -> bool {
+        self != Kernel::Hopper
     }
 
     /// Every stage, from the baseline to the best, as it is for heads of this many channels.
@@ -32,6 +46,9 @@ impl Kernel {
             Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
             Kernel::Ladder => {
                 ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.at(head_dim)))).collect()
+            }
+            Kernel::Hopper => {
+                hopper::STAGES.iter().map(|stage| candidate(stage.name, Variant::Hopper(stage.at(head_dim)))).collect()
             }
         }
     }
@@ -47,11 +64,8 @@ impl FromStr for Kernel {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "cpu" => Ok(Kernel::Cpu),
-            "ladder" => Ok(Kernel::Ladder),
-            _ => Err(suggest::unknown("kernel", text, Self::NAMES)),
-        }
+        let position = Self::NAMES.iter().position(|name| *name == text);
+        position.map(|index| Self::ALL[index]).ok_or_else(|| suggest::unknown("kernel", text, Self::NAMES))
     }
 }
 
@@ -61,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_kernel_reads_back_what_it_prints_and_its_stages_are_its_own() {
-        for kernel in [Kernel::Cpu, Kernel::Ladder] {
+        for kernel in Kernel::ALL.iter().copied() {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
             assert!(kernel.stages(64).iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
         }

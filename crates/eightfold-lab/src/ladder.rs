@@ -1,13 +1,12 @@
 //! The main job: every stage of a ladder on every shape.
 
 use crate::examine::{Examination, Examined};
-use crate::gates::{Thoroughness, Thresholds, prepare_all, standard_cases};
+use crate::gates::{Thoroughness, Thresholds, prepare_all, quantizer, standard_cases};
 use crate::kernel::Kernel;
 use crate::peers::Torch;
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use crate::shapes::NamedShape;
-use eightfold::quantize::Quantizer;
 use eightfold::{Error, Mask, Problem, Result};
 
 /// The whole job has to end within two minutes on two cores, and the scalar baseline of the CPU alone takes several
@@ -40,7 +39,7 @@ impl Climb<'_> {
     ) -> Result<Option<Error>> {
         let thoroughness = match self.kernel {
             Kernel::Cpu => Thoroughness::Quick,
-            Kernel::Ladder => Thoroughness::ThreeSeeds,
+            Kernel::Ladder | Kernel::Hopper => Thoroughness::ThreeSeeds,
         };
         let mut rungs = Vec::new();
         for shape in self.shapes {
@@ -52,7 +51,7 @@ impl Climb<'_> {
             let (start, share) = (done / total, problem.flop() / total);
             progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
             let candidates = self.kernel.stages(shape.shape.head_dim);
-            let quantizer = Quantizer::new(problem.input_format());
+            let quantizer = quantizer(&problem, &candidates);
             let cases = standard_cases(shape.shape, problem.mask(), thoroughness)?;
             let cases = prepare_all(&cases, &quantizer, &self.thresholds.correctness.reference)?;
             let examination = Examination {
@@ -61,11 +60,11 @@ impl Climb<'_> {
                 candidates: &candidates,
                 thresholds: self.thresholds,
                 timed: true,
-                ladder: true,
+                ladder: self.kernel.climbs(),
                 sweep: false,
                 max_gate_seconds: match self.kernel {
                     Kernel::Cpu => MAX_CPU_GATE_SECONDS,
-                    Kernel::Ladder => f64::INFINITY,
+                    Kernel::Ladder | Kernel::Hopper => f64::INFINITY,
                 },
             };
             let problem = cases.first().map_or(problem, |case| case.problem);

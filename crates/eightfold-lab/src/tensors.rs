@@ -81,10 +81,11 @@ impl UserTensors {
         self.named().into_iter().any(|(_, given, _)| given.format().is_some())
     }
 
-    /// The tensors as FP8: codes as they came, everything else quantised with one scale per head.
-    pub fn quantize(&self) -> Result<[Fp8Tensor<'static>; 3]> {
-        let quantizer = Quantizer::new(self.format()).with_layout(self.layout);
+    /// The tensors as FP8: codes as they came, everything else quantised with one scale per head, Q and K up to this code.
+    pub fn quantize(&self, largest_code: f32) -> Result<[Fp8Tensor<'static>; 3]> {
+        let plain = Quantizer::new(self.format()).with_layout(self.layout);
         let quantized = self.named().map(|(name, given, dims)| {
+            let quantizer = if name == "v" { plain } else { plain.with_largest_code(largest_code) };
             let result = match given {
                 Given::F32(values) => quantizer.quantize(values, dims, self.layout),
                 Given::F16(values) => quantizer.quantize(values, dims, self.layout),

@@ -1,9 +1,10 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::mask;
+use super::selection::{AccuracyArguments, for_head_dim, mask};
 use crate::{Verdict, output};
 use clap::{Args, ValueEnum};
+use eightfold::quantize::SMALL_CODES;
 use eightfold::{Output, OutputFormat, Plan, Problem, Result};
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
@@ -36,6 +37,8 @@ pub struct Arguments {
     /// Number format of the output
     #[arg(long, value_enum, default_value_t = OutDtype::F32)]
     out_dtype: OutDtype,
+    #[command(flatten)]
+    accuracy: AccuracyArguments,
     /// Also write the log-sum-exp of every row
     #[arg(long)]
     lse: bool,
@@ -74,11 +77,15 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let tensors = UserTensors::read(&arguments.inputs, arguments.own.layout.into())?;
     let problem = arguments.problem(&tensors)?;
     let plan = match &arguments.variant {
-        Some(variant) => Plan::with_variant(&problem, variant.parse()?)?,
+        Some(variant) => {
+            arguments.accuracy.refuse("a variant was named, and has its own")?;
+            Plan::with_variant(&problem, for_head_dim(variant, problem.shape().head_dim)?)?
+        }
         None => Plan::new(&problem)?,
     };
     store::check_file(&arguments.out)?;
-    let [q, k, v] = tensors.quantize()?;
+    let on_device = plan.variant().on_device().is_some();
+    let [q, k, v] = tensors.quantize(if on_device { SMALL_CODES } else { tensors.format().max() })?;
     let mut result = Output::zeros(&problem);
     let report = plan.run(&q, &k, &v, &mut result)?;
     let variant = plan.variant().to_string();
@@ -110,7 +117,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
 impl Arguments {
     fn problem(&self, tensors: &UserTensors) -> Result<Problem> {
         let problem = self.own.problem(tensors, mask(self.causal))?;
-        let problem = problem.with_output_format(self.out_dtype.into()).with_lse(self.lse);
+        let problem = self.accuracy.apply(problem)?.with_output_format(self.out_dtype.into()).with_lse(self.lse);
         problem.with_output_layout(match self.own.layout {
             FileLayout::Bhsd => eightfold::Layout::Bhsd,
             FileLayout::Bshd => eightfold::Layout::Bshd,

@@ -6,10 +6,9 @@ use crate::Verdict;
 use crate::output::bench_table;
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::quantize::Quantizer;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
-use eightfold_lab::gates::{StandardCase, Thresholds};
+use eightfold_lab::gates::{StandardCase, Thresholds, quantizer};
 use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
@@ -69,7 +68,7 @@ impl Arguments {
             let share = problem.flop() / total;
             progress.at(start, &format!("{name}: preparing inputs and references"));
             let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
-                .prepare(&Quantizer::new(problem.input_format()), &thresholds.correctness.reference)?;
+                .prepare(&quantizer(problem, candidates), &thresholds.correctness.reference)?;
             let examination = Examination {
                 shape: name,
                 cases: &[case],

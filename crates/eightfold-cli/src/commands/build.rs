@@ -19,7 +19,7 @@ use eightfold_lab::record::Kind;
 /// What may be asked of the compiler.
 #[derive(Args, Debug)]
 pub struct BuildArguments {
-    /// Compile for these architectures (sm_89, sm_90), run nothing: the resource gate on head dims 64 and 128 under both
+    /// Compile for these architectures (sm_89, sm_90; sm_90a for hopper), run nothing: the resource gate on head dims 64 and 128 under both
     /// masks, and the proof that every knob changes the machine code
     #[arg(
         long,
@@ -54,7 +54,12 @@ pub fn execute(
     let archs: Vec<Arch> = arguments.arch.iter().map(|arch| arch.parse()).collect::<Result<_>>()?;
     let candidates = |head_dim| -> Result<Settings> {
         let named = variants.named(head_dim)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim));
-        Ok((head_dim, build::configs(&named)?))
+        let configs = build::configs(&named)?;
+        // A kernel that is not for an architecture is an answer to the command, not a table of gaps.
+        for arch in &archs {
+            configs.iter().try_for_each(|(_, config)| config.target(*arch).map(drop))?;
+        }
+        Ok((head_dim, configs))
     };
     let settings: Vec<Settings> = ladder::HEAD_DIMS.iter().copied().map(candidates).collect::<Result<_>>()?;
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();

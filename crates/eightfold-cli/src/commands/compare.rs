@@ -1,16 +1,15 @@
 //! `eightfold compare`: one variant against another, or one record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::mask;
+use super::selection::{for_head_dim, mask};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::quantize::Quantizer;
-use eightfold::{Error, Plan, Problem, Result, Variant};
+use eightfold::{Error, Plan, Problem, Result};
 use eightfold_lab::compare::{self, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
-use eightfold_lab::gates::{Outcome, StandardCase};
+use eightfold_lab::gates::{Outcome, StandardCase, quantizer};
 use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::Progress;
 use eightfold_lab::record::{Kind, Record};
@@ -120,7 +119,7 @@ impl Arguments {
         let shape = shapes::parse(self.shape.as_deref().unwrap_or(DEFAULT_SHAPE))?;
         let problem = Problem::new(shape.shape)?.with_mask(mask(self.causal));
         let parse = |text: &String| -> Result<Candidate> {
-            let variant: Variant = text.parse()?;
+            let variant = for_head_dim(text, problem.shape().head_dim)?;
             Plan::with_variant(&problem, variant)?;
             Ok(Candidate { name: text.clone(), variant })
         };
@@ -137,7 +136,7 @@ impl Arguments {
         let mut progress = Bar::new();
         progress.at(0.0, &format!("{shape}: preparing inputs and references"));
         let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
-            .prepare(&Quantizer::new(problem.input_format()), &thresholds.correctness.reference)?;
+            .prepare(&quantizer(problem, std::slice::from_ref(baseline)), &thresholds.correctness.reference)?;
         let live = Live {
             shape,
             case: &case,

@@ -26,10 +26,10 @@ pub fn execute(file: &Path, jobs: &[(Job, Vec<Candidate>)], json: bool) -> Resul
     let one = |rule: &str| Error::invalid("dump-tiles", rule, "name one with --variant ladder:STAGE and one --shape");
     let [(job, candidates)] = jobs else { return Err(one("needs one shape")) };
     let [Candidate { variant: variant @ Variant::Ladder(config), .. }] = &candidates[..] else {
-        return Err(one("needs one variant of the ladder kernel"));
+        return Err(one("needs one variant of the ladder kernel: no other can show its tiles"));
     };
     store::check_file(file)?;
-    let cases = job.cases(&Thresholds::embedded().correctness.reference)?;
+    let cases = job.cases(candidates, &Thresholds::embedded().correctness.reference)?;
     let case = cases.first().ok_or_else(|| one("needs inputs"))?;
     let dumped = dump::tiles(config, case, UNIT)?;
     let report = Dumped {

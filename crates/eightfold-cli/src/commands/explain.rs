@@ -1,6 +1,6 @@
 //! `eightfold explain`: what would run for a problem, and why.
 
-use super::selection::mask;
+use super::selection::{AccuracyArguments, for_head_dim, mask};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Plan, Problem, Result};
@@ -17,6 +17,8 @@ pub struct Arguments {
     /// Causal mask: the last query sees every key
     #[arg(long)]
     causal: bool,
+    #[command(flatten)]
+    accuracy: AccuracyArguments,
     /// Ask about this variant alone
     #[arg(long, visible_alias = "kernel")]
     variant: Option<String>,
@@ -39,9 +41,12 @@ struct Considered {
 /// Prints the plan.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let shape = shapes::parse(&arguments.shape)?.shape;
-    let problem = Problem::new(shape)?.with_mask(mask(arguments.causal));
+    let problem = arguments.accuracy.apply(Problem::new(shape)?.with_mask(mask(arguments.causal)))?;
     let plan = match &arguments.variant {
-        Some(variant) => Plan::with_variant(&problem, variant.parse()?)?,
+        Some(variant) => {
+            arguments.accuracy.refuse("a variant was named, and has its own")?;
+            Plan::with_variant(&problem, for_head_dim(variant, shape.head_dim)?)?
+        }
         None => Plan::new(&problem)?,
     };
     if json {

@@ -17,7 +17,7 @@ use eightfold_lab::record::Kind;
 pub struct Arguments {
     #[command(flatten)]
     shapes: ShapeArguments,
-    /// The ladder to climb, cpu or ladder [default: ladder where there is a GPU for it, else cpu]
+    /// Whose stages: cpu, ladder or hopper [default: ladder where there is a GPU for it, else cpu]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let asked: Option<Kernel> = arguments.kernel.as_deref().map(str::parse).transpose()?;
     let mut recording = Recording::open(Kind::Ladder, &arguments.record)?;
     let kernel = asked.unwrap_or_else(Kernel::best);
-    if kernel == Kernel::Ladder {
+    if kernel.on_gpu() {
         Device::default()?;
         recording = recording.with_cuda();
     }

@@ -16,7 +16,7 @@ pub struct Arguments {
     /// results, without a mask]
     #[arg(value_name = "RECORD")]
     record: Option<PathBuf>,
-    /// The ladder, cpu or ladder [default: both, or the record's]
+    /// The kernel: cpu, ladder or hopper [default: all, or the record's]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
     /// Also say for each stage why, what could go wrong, what to do then, and what the hardware allows
@@ -39,7 +39,8 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let evolutions = match &arguments.record {
         Some(path) => vec![of_record(path, asked)?],
         None => {
-            asked.map_or(vec![Kernel::Cpu, Kernel::Ladder], |kernel| vec![kernel]).into_iter().map(newest).collect()
+            let all = || Kernel::ALL.to_vec();
+            asked.map_or_else(all, |kernel| vec![kernel]).into_iter().map(newest).collect()
         }
     };
     if json {

@@ -8,11 +8,10 @@ use crate::Verdict;
 use crate::output::gates_table;
 use crate::progress::Bar;
 use clap::{Args, ValueEnum};
-use eightfold::quantize::Quantizer;
 use eightfold::{Error, Layout, Mask, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
 use eightfold_lab::gates::odd::{self, SweepCase};
-use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, prepare_all, standard_cases};
+use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, prepare_all, quantizer, standard_cases};
 use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
@@ -118,7 +117,7 @@ fn work(jobs: &[(Job, Vec<Candidate>)], recording: &mut Recording) -> Result<()>
     for (job, candidates) in jobs {
         let share = job.problem.flop() / total;
         progress.at(start, &format!("{}: preparing inputs and references", job.name));
-        let cases = job.cases(&thresholds.correctness.reference)?;
+        let cases = job.cases(candidates, &thresholds.correctness.reference)?;
         let examination = Examination {
             shape: &job.name,
             cases: &cases,
@@ -209,14 +208,14 @@ fn sweeps() -> Result<Vec<Job>> {
 }
 
 impl Job {
-    /// The inputs with their references.
-    pub fn cases(&self, policy: &ReferencePolicy) -> Result<Vec<Case>> {
-        let quantizer = Quantizer::new(self.problem.input_format());
+    /// The inputs with their references, for these candidates.
+    pub fn cases(&self, candidates: &[Candidate], policy: &ReferencePolicy) -> Result<Vec<Case>> {
+        let quantizer = quantizer(&self.problem, candidates);
         match &self.source {
             Source::Generated(cases) => prepare_all(cases, &quantizer, policy),
             Source::Sweep(cases) => odd::prepare_all(cases, policy),
             Source::File(tensors) if tensors.has_codes() => {
-                let [q, k, v] = tensors.quantize()?;
+                let [q, k, v] = tensors.quantize(quantizer.largest_code())?;
                 Ok(vec![Case::of_tensors(&self.problem, &tensors.origin, q, k, v, policy)?])
             }
             Source::File(tensors) => Ok(vec![Case::prepare(&self.problem, &tensors.to_inputs(), &quantizer, policy)?]),

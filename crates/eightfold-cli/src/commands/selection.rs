@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use eightfold::cuda::driver::Device;
-use eightfold::{Mask, Plan, Problem, Result, Variant};
+use eightfold::cuda::hopper;
+use eightfold::{Error, Mask, Plan, Problem, Result, Variant};
 use eightfold_lab::examine::{Candidate, missing_peer};
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::peers::Torch;
@@ -41,15 +42,43 @@ pub fn mask(causal: bool) -> Mask {
     if causal { Mask::Causal } else { Mask::None }
 }
 
+/// How exact a plan's result must be.
+#[derive(Args, Debug)]
+pub struct AccuracyArguments {
+    /// fast, balanced, exact-exp or precise: how exact the kernel must be where it has a choice [default: fast]
+    #[arg(long, value_name = "WORD")]
+    accuracy: Option<String>,
+}
+
+impl AccuracyArguments {
+    /// An error if it was given although it is for what the plan picks.
+    pub fn refuse(&self, rule: &str) -> Result<()> {
+        match &self.accuracy {
+            Some(_) => Err(Error::invalid("accuracy", rule, "leave it out, or let the plan pick the variant")),
+            None => Ok(()),
+        }
+    }
+
+    /// The problem with the accuracy that was asked for.
+    pub fn apply(&self, problem: Problem) -> Result<Problem> {
+        Ok(match &self.accuracy {
+            Some(word) => problem.with_accuracy(word.parse()?),
+            None => problem,
+        })
+    }
+}
+
 /// The variants of a job.
 #[derive(Args, Debug)]
 pub struct VariantArguments {
-    /// Variants, such as cpu, cpu:baseline or ladder:unpack,tile_keys=32 [default: what explain says runs]
+    /// Variants, such as cpu:baseline, ladder:unpack,tile_keys=32 or hopper:fast [default: what explain says runs]
     #[arg(long, value_name = "VARIANT", num_args = 1.., conflicts_with = "kernel")]
     pub variant: Vec<String>,
-    /// Every stage of a kernel: cpu or ladder
+    /// Every stage of a kernel: cpu, ladder or hopper
     #[arg(long, value_name = "KERNEL")]
     pub kernel: Option<String>,
+    #[command(flatten)]
+    accuracy: AccuracyArguments,
 }
 
 impl VariantArguments {
@@ -57,6 +86,7 @@ impl VariantArguments {
     /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if let Some(named) = self.named(problem.shape().head_dim)? {
+            self.accuracy.refuse("variants were named, and each has its own")?;
             if self.kernel.is_none() {
                 // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
                 for candidate in &named {
@@ -69,7 +99,7 @@ impl VariantArguments {
             }
             return Ok(named);
         }
-        let variant = Plan::new(problem)?.variant();
+        let variant = Plan::new(&self.accuracy.apply(*problem)?)?.variant();
         Ok(vec![Candidate { name: variant.kernel().into(), variant }])
     }
 
@@ -79,12 +109,19 @@ impl VariantArguments {
             return Ok(Some(kernel.parse::<Kernel>()?.stages(head_dim)));
         }
         let parse = |text: &String| -> Result<Candidate> {
-            let variant: Variant = text.parse()?;
+            let variant = for_head_dim(text, head_dim)?;
             Ok(Candidate { name: text.clone(), variant })
         };
         let variants: Vec<_> = self.variant.iter().map(parse).collect::<Result<_>>()?;
         Ok(Some(variants).filter(|variants| !variants.is_empty()))
     }
+}
+
+/// The variant of this text. A stage of the hopper kernel by its name alone is as it is for heads of this many channels,
+/// because that for others would not fit.
+pub fn for_head_dim(text: &str, head_dim: usize) -> Result<Variant> {
+    let stage = text.strip_prefix("hopper:").and_then(|name| hopper::find_stage(name).ok());
+    stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim))))
 }
 
 /// Who is measured in the same run.

@@ -63,6 +63,53 @@ fn every_stage_compiles_for_every_architecture() {
 }
 
 #[test]
+fn every_stage_of_the_hopper_kernel_passes_the_resource_gate() {
+    let place = Place::new();
+    if !has_compiler(&place) {
+        return;
+    }
+    place.succeed("run --kernel hopper --arch sm_90a --no-toggle");
+    let record = record(&place);
+    assert_eq!((record.kind, record.builds.len()), (Kind::Build, 4));
+    for entry in record.builds.iter().flat_map(|group| &group.entries) {
+        assert_eq!(entry.gate.outcome, Outcome::Pass, "{}: {}", entry.name, entry.gate.summary);
+    }
+}
+
+#[test]
+fn a_kernel_is_compiled_for_its_own_architectures() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        ("run --kernel hopper --arch sm_89", "error: arch: the hopper kernel is made of instructions of sm_90a"),
+        ("run --variant ladder:unpack --arch sm_90a", "error: arch: sm_90a is for the hopper kernel"),
+        ("run --variant cpu --arch sm_90a", "error: arch: cpu is not compiled for a GPU"),
+    ] {
+        let output = place.run(arguments);
+        let line = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {line}");
+        assert!(line.starts_with(expected) && line.lines().count() == 1, "{arguments}: {line}");
+    }
+    assert!(place.contents().is_empty(), "{:?}", place.contents());
+}
+
+#[test]
+fn accuracy_is_for_what_the_plan_picks() {
+    let place = Place::new();
+    let text = place.succeed("explain --shape 4,16,4096,128 --variant hopper:precise");
+    assert!(text.contains("weights=split") && text.contains("2 warpgroups"), "{text}");
+    for (arguments, expected) in [
+        ("explain --accuracy exact", "error: accuracy: `exact` is unknown"),
+        ("explain --variant hopper:fast --accuracy precise", "error: accuracy: a variant was named"),
+        ("bench --kernel cpu --accuracy precise", "error: accuracy: variants were named"),
+    ] {
+        let output = place.run(arguments);
+        let line = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {line}");
+        assert!(line.starts_with(expected), "{arguments}: {line}");
+    }
+}
+
+#[test]
 fn every_knob_of_a_variant_reaches_the_machine_code() {
     let place = Place::new();
     if !has_compiler(&place) {
@@ -81,10 +128,14 @@ fn without_a_device_the_kernels_are_not_run_and_the_reason_is_told() {
     if found(&place, "GPU") {
         return;
     }
-    let variant = "run --variant ladder:baseline --shape small";
-    for arguments in
-        ["--kernel ladder --shape small", "run --kernel ladder --shape small", "bench --kernel ladder", variant]
-    {
+    for arguments in [
+        "--kernel ladder --shape small",
+        "--kernel hopper --shape small",
+        "run --kernel ladder --shape small",
+        "bench --kernel hopper",
+        "run --variant ladder:baseline --shape small",
+        "run --variant hopper:fast --shape small",
+    ] {
         let output = place.run(arguments);
         let line = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {line}");

@@ -6,7 +6,7 @@ use crate::gates::{Case, Gate, GateReport, Outcome, Thresholds};
 use crate::measure::{Contestant, CudaContestant, KernelContestant, Race, Raced, Samples, Timer};
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group, Timing};
-use eightfold::{Error, Problem, Result, Variant};
+use eightfold::{Error, Problem, Result};
 
 /// What to compare, and how.
 pub struct Live<'a> {
@@ -208,14 +208,10 @@ fn contestant<'a>(
 ) -> Result<(Timer, Box<dyn Contestant + 'a>)> {
     let seen = entry.cases.first().filter(|case| case.repeatable);
     let hash = seen.map(|case| case.output_hash);
-    Ok(match &candidate.variant {
-        Variant::Ladder(config) => {
-            let [replayed, _] = CudaContestant::both(&candidate.name, config, case, hash)?;
-            (replayed.timer(), Box::new(replayed.delayed_by(delay)?))
-        }
-        variant => {
-            let contestant = KernelContestant::new(&candidate.name, *variant, case, hash)?;
-            (Timer::HostClock, Box::new(contestant.delayed_by(delay)))
-        }
-    })
+    if let Some(config) = candidate.variant.on_device() {
+        let [replayed, _] = CudaContestant::both(&candidate.name, &config, case, hash)?;
+        return Ok((replayed.timer(), Box::new(replayed.delayed_by(delay)?)));
+    }
+    let contestant = KernelContestant::new(&candidate.name, candidate.variant, case, hash)?;
+    Ok((Timer::HostClock, Box::new(contestant.delayed_by(delay))))
 }

@@ -4,11 +4,10 @@ use super::{Candidate, Examination, unavailable};
 use crate::gates::resource::{self, Built};
 use crate::gates::{Case, Outcome};
 use crate::record::Entry;
-use eightfold::cuda::Arch;
 use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::ladder::Config;
-use eightfold::{Error, Result, Variant};
+use eightfold::cuda::{Arch, Config};
+use eightfold::{Error, Result};
 
 /// An examination with the device that it needs.
 pub(super) struct OnDevice<'a> {
@@ -27,7 +26,7 @@ impl<'a> OnDevice<'a> {
 
     /// Resources, then correctness; what a restriction rules out is unavailable with its reason.
     pub fn gate(&self, candidate: &Candidate) -> Entry {
-        let Variant::Ladder(config) = candidate.variant else {
+        let Some(config) = candidate.variant.on_device() else {
             return unavailable(candidate, "it does not run on a GPU".into());
         };
         let (possible, restriction) = self.possible(&config);
@@ -57,8 +56,7 @@ impl<'a> OnDevice<'a> {
         let mut restriction = None;
         let mut possible = Vec::new();
         for case in self.examination.cases {
-            let [_, keys, values] = case.granularities();
-            match config.check_problem(&case.problem, keys, values, self.arch()) {
+            match config.check_problem(&case.problem, case.operands(), self.arch()) {
                 Ok(()) => possible.push(case),
                 Err(error) => restriction = restriction.or(Some(error)),
             }

@@ -5,7 +5,7 @@ use crate::gates::{Case, Gate, GateReport, Outcome};
 use crate::measure::{Contestant, CudaContestant, KernelContestant, Measured, Timer, interleave};
 use crate::peers::{Backend, Torch, TorchContestant, TorchCudaContestant};
 use crate::record::{Entry, Timing};
-use eightfold::{Result, Variant};
+use eightfold::Result;
 use std::cell::RefCell;
 
 /// Whose times a contestant's are, and what they are taken with.
@@ -71,16 +71,12 @@ fn contestants<'a>(
 ) -> Result<Vec<(Timer, Box<dyn Contestant + 'a>)>> {
     let seen = entry.cases.first().filter(|case| case.repeatable);
     let hash = seen.map(|case| case.output_hash);
-    match &candidate.variant {
-        Variant::Ladder(config) => {
-            let both = CudaContestant::both(&candidate.name, config, case, hash)?;
-            Ok(both.into_iter().map(|one| (one.timer(), Box::new(one) as Box<dyn Contestant>)).collect())
-        }
-        variant => {
-            let contestant = KernelContestant::new(&candidate.name, *variant, case, hash)?;
-            Ok(vec![(Timer::HostClock, Box::new(contestant))])
-        }
+    if let Some(config) = candidate.variant.on_device() {
+        let both = CudaContestant::both(&candidate.name, &config, case, hash)?;
+        return Ok(both.into_iter().map(|one| (one.timer(), Box::new(one) as Box<dyn Contestant>)).collect());
     }
+    let contestant = KernelContestant::new(&candidate.name, candidate.variant, case, hash)?;
+    Ok(vec![(Timer::HostClock, Box::new(contestant))])
 }
 
 fn note_timing(entry: &mut Entry, timer: Timer, measured: Measured) {

@@ -4,10 +4,10 @@ use super::fingerprint;
 use super::sample;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
-use eightfold::cuda::ladder::Specialisation;
+use eightfold::cuda::{Operands, Specialisation};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::{self, Reference};
-use eightfold::{Error, Fp8Tensor, Granularity, Layout, Problem, Result};
+use eightfold::{Error, Fp8Tensor, Layout, Problem, Result};
 
 /// A problem with its inputs and both references, computed once and shared by all subjects.
 #[derive(Debug, Clone)]
@@ -32,10 +32,12 @@ pub struct Case {
     pub(super) unquantized: Reference,
     /// The hash of the inputs when they were made.
     pub(super) inputs_hash: u64,
+    operands: Operands,
 }
 
 impl Case {
-    /// Quantises the inputs and computes both references, on all rows or on the sample that the policy sets.
+    /// Quantises the inputs and computes both references, on all rows or on the sample that the policy sets. The largest
+    /// code that the quantiser may use is for Q and K, whose products have to fit; the origin tells it.
     pub fn prepare(
         problem: &Problem,
         inputs: &Inputs,
@@ -52,8 +54,14 @@ impl Case {
         }
         let q = quantizer.quantize(&inputs.q, shape.query_dims(), Layout::Bhsd)?;
         let k = quantizer.quantize(&inputs.k, shape.key_dims(), Layout::Bhsd)?;
-        let v = quantizer.quantize(&inputs.v, shape.key_dims(), Layout::Bhsd)?;
-        let mut case = Case::of_tensors(problem, &inputs.origin, q, k, v, policy)?;
+        let format = problem.input_format();
+        let of_values = quantizer.with_largest_code(format.max());
+        let v = of_values.quantize(&inputs.v, shape.key_dims(), Layout::Bhsd)?;
+        let origin = match quantizer.largest_code() {
+            largest if largest < format.max() => format!("{}, codes of Q and K up to {largest}", inputs.origin),
+            _ => inputs.origin.clone(),
+        };
+        let mut case = Case::of_tensors(problem, origin, q, k, v, policy)?;
         let [q, k, v] =
             [&inputs.q, &inputs.k, &inputs.v].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
         (_, case.unquantized) = reference_rows(problem, &q, &k, &v, policy)?;
@@ -61,15 +69,14 @@ impl Case {
         Ok(case)
     }
 
-    /// How much of Q, K and V shares a scale.
-    pub(crate) fn granularities(&self) -> [Granularity; 3] {
-        [&self.q, &self.k, &self.v].map(|tensor| tensor.scales().granularity())
+    /// What decides whether a GPU kernel can take the tensors.
+    pub(crate) fn operands(&self) -> &Operands {
+        &self.operands
     }
 
     /// What a GPU kernel for it is compiled for.
     pub(crate) fn specialisation(&self) -> Specialisation {
-        let [queries, keys, values] = self.granularities();
-        Specialisation::new(&self.problem, queries, keys, values)
+        self.operands.specialisation(&self.problem)
     }
 
     /// Takes a user's FP8 tensors as they are: there is no quantiser error, and one reference serves as both.
@@ -94,6 +101,7 @@ impl Case {
         }
         let (rows, dequantized) = reference_rows(problem, &q.dequantize(), &k.dequantize(), &v.dequantize(), policy)?;
         let inputs_hash = fingerprint::of_inputs([&q, &k, &v]);
+        let operands = Operands::of_host(&q, &k, &v);
         Ok(Case {
             problem: *problem,
             origin: origin.into(),
@@ -105,6 +113,7 @@ impl Case {
             unquantized: dequantized.clone(),
             dequantized,
             inputs_hash,
+            operands,
         })
     }
 

@@ -75,7 +75,7 @@ impl Rounding {
 
 /// The declared tolerance; on a user's own inputs with what large scores cost on top.
 fn declared_relative_l2(case: &Case, tolerance: &Tolerance) -> f64 {
-    let declared = tolerance.relative_l2(case.family);
+    let declared = tolerance.relative_l2(case.family, case.problem.shape().key_len);
     match case.family {
         Some(_) => declared,
         // A score's rounding error is the relative error of its weight, and the log-sum-exp is about as

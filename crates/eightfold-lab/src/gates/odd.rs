@@ -4,7 +4,7 @@
 use super::case::Case;
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
-use eightfold::quantize::Quantizer;
+use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Granularity, Layout, Mask, OutputFormat, Problem, Result, Shape};
 use rayon::prelude::*;
 
@@ -17,6 +17,8 @@ pub struct SweepCase {
     pub granularity: Granularity,
     /// How Q, K and V lie in memory, and the output as well.
     pub layout: Layout,
+    /// The largest code of Q and K.
+    pub largest_code: f32,
 }
 
 /// Lengths beyond one tile of any size, each a step off a power of two.
@@ -27,13 +29,15 @@ const UNEQUAL: [(usize, usize); 8] =
     [(1, 257), (17, 130), (130, 17), (64, 65), (65, 64), (67, 301), (301, 67), (127, 1025)];
 
 /// Rows that share a scale: a multiple of every tile of keys.
-const SCALE_BLOCK_ROWS: usize = 128;
+const SCALE_BLOCK_ROWS: usize = 256;
 
 const FORMATS: [OutputFormat; 3] = [OutputFormat::F32, OutputFormat::F16, OutputFormat::Bf16];
 const GRANULARITIES: [Granularity; 3] =
     [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: SCALE_BLOCK_ROWS }];
 const HEAD_DIMS: [usize; 2] = [64, 128];
-const COMBINATIONS: usize = 2 * HEAD_DIMS.len() * FORMATS.len() * GRANULARITIES.len() * 2;
+/// Sums of products of small codes fit f16, those of the largest do not.
+const LARGEST_CODES: [f32; 2] = [SMALL_CODES, 448.0];
+const COMBINATIONS: usize = 2 * HEAD_DIMS.len() * FORMATS.len() * GRANULARITIES.len() * 2 * LARGEST_CODES.len();
 /// Has no factor in common with the number of combinations, so that all of them come up.
 const STRIDE: usize = 29;
 
@@ -77,14 +81,18 @@ impl SweepCase {
         let format = FORMATS[turn(FORMATS.len())];
         let granularity = GRANULARITIES[turn(GRANULARITIES.len())];
         let layout = [Layout::Bhsd, Layout::Bshd][turn(2)];
+        let largest_code = LARGEST_CODES[turn(2)];
         let problem = Problem::new(Shape { head_dim, ..shape })?.with_mask(mask).with_lse(true);
-        Ok(SweepCase { problem: problem.with_output_format(format).with_output_layout(layout)?, granularity, layout })
+        let problem = problem.with_output_format(format).with_output_layout(layout)?;
+        Ok(SweepCase { problem, granularity, layout, largest_code })
     }
 
     /// Generates and quantises the inputs and computes the references; the origin names the whole problem.
     pub fn prepare(&self, policy: &ReferencePolicy) -> Result<Case> {
-        let quantizer =
-            Quantizer::new(self.problem.input_format()).with_granularity(self.granularity).with_layout(self.layout);
+        let quantizer = Quantizer::new(self.problem.input_format())
+            .with_granularity(self.granularity)
+            .with_layout(self.layout)
+            .with_largest_code(self.largest_code);
         let inputs = Inputs::generate(self.problem.shape(), Family::Gaussian, 1);
         let mut case = Case::prepare(&self.problem, &inputs, &quantizer, policy)?;
         case.origin = self.to_string();
@@ -100,7 +108,8 @@ impl std::fmt::Display for SweepCase {
             Granularity::Block { rows } => format!("{rows} rows"),
         };
         let format = format!("{:?}", self.problem.output_format()).to_lowercase();
-        write!(f, "{} to {format}, {}, a scale per {scales}", self.problem, self.layout)
+        let codes = self.largest_code;
+        write!(f, "{} to {format}, {}, a scale per {scales}, codes of Q and K up to {codes}", self.problem, self.layout)
     }
 }
 
@@ -134,7 +143,8 @@ mod tests {
                 let granularity = format!("{:?}", case.granularity);
                 let head_dim = case.problem.shape().head_dim;
                 let causal = case.problem.mask() == Mask::Causal;
-                (head_dim, causal, format!("{:?}", case.problem.output_format()), granularity, case.layout.to_string())
+                let format = format!("{:?}", case.problem.output_format());
+                (head_dim, causal, format, granularity, case.layout.to_string(), case.largest_code as u32)
             })
             .collect();
         assert_eq!(settings.len(), COMBINATIONS);

@@ -2,10 +2,9 @@
 
 use super::resource_limits::{ResourceLimits, ResourcePolicy, WarpTile};
 use super::{Check, Gate, GateReport, Outcome};
-use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Cubin, Program, Resources};
-use eightfold::cuda::ladder::{Config, Specialisation};
-use eightfold::{Error, Fp8Format, Granularity, Mask, OutputFormat, Problem, Result, Shape};
+use eightfold::cuda::{Arch, Config, Operands, Specialisation};
+use eightfold::{Error, Fp8Format, Mask, OutputFormat, Problem, Result, Shape};
 use serde::{Deserialize, Serialize};
 
 /// Turns a program into a cubin: the compiler, or what stands in for it in a test.
@@ -116,11 +115,13 @@ impl Built {
     }
 }
 
-/// What is compiled where no problem says otherwise: E4M3 with a scale per tensor or head, f32 output.
+/// What is compiled where no problem says otherwise: E4M3 with a scale per tensor or head, f32 output, keys for many
+/// whole tiles.
 pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
     Specialisation {
         head_dim,
         mask,
+        key_len: 4096,
         input: Fp8Format::E4m3,
         output: OutputFormat::F32,
         query_blocks: false,
@@ -133,7 +134,7 @@ pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
 /// Whether a kernel of this config exists for the head dim and fits on the architecture; the error names the rule.
 pub fn restriction(config: &Config, head_dim: usize, arch: Arch) -> Result<()> {
     let problem = Problem::new(Shape::new(1, 1, 1, head_dim))?;
-    config.check_problem(&problem, Granularity::Head, Granularity::Head, arch)
+    config.check_problem(&problem, &Operands::hoped(&problem), arch)
 }
 
 /// Compiles a kernel and judges what it takes. One that a restriction rules out is unavailable; one that does not
@@ -148,14 +149,18 @@ pub fn examine(
     if let Err(error) = restriction(config, specialisation.head_dim, arch) {
         return Built::unavailable(error);
     }
-    match compile(&specialisation.program(config), arch) {
+    let target = match config.target(arch) {
+        Ok(target) => target,
+        Err(error) => return Built::unavailable(error),
+    };
+    match compile(&specialisation.program(*config), target) {
         // An invalid program is the kernel's fault; anything else is the machine's.
         Err(error @ Error::Invalid { .. }) => {
             Built::without_build(Outcome::Fail, format!("does not compile: {}", first_line(&error.to_string())))
         }
         Err(error) => Built::unavailable(error),
         Ok(cubin) => Built {
-            gate: judge(&cubin.resources, &policy.limits(arch, WarpTile::of(config, specialisation.head_dim))),
+            gate: judge(&cubin.resources, &policy.limits(target, WarpTile::of(config, specialisation.head_dim))),
             build: Some(Build::of(&cubin, config.threads())),
         },
     }
@@ -229,7 +234,7 @@ fn blocks_per_multiprocessor(arch: Arch, registers: u32, shared_bytes: usize, th
 mod tests {
     use super::*;
     use crate::gates::Thresholds;
-    use eightfold::cuda::ladder;
+    use eightfold::cuda::{hopper, ladder};
 
     fn limits() -> ResourceLimits {
         let mut limits = Thresholds::embedded().resource.limits(Arch::Sm89, WarpTile { rows: 16, head_dim: 64 });
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_compiles_is_kept_with_its_hash() {
-        let config = ladder::find_stage("baseline").unwrap().config;
+        let config = ladder::find_stage("baseline").unwrap().config.into();
         let policy = Thresholds::embedded().resource;
         let built =
             examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &|_, arch| Ok(cubin(arch)), &policy);
@@ -293,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_does_not_compile_fails_with_the_first_line() {
-        let config = ladder::find_stage("baseline").unwrap().config;
+        let config = ladder::find_stage("baseline").unwrap().config.into();
         let broken = |_: &Program, _| Err(Error::invalid("source", "attention.cu(3): error: no such thing\nmore", "x"));
         let policy = Thresholds::embedded().resource;
         let built = examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &broken, &policy);
@@ -303,12 +308,25 @@ mod tests {
 
     #[test]
     fn what_a_restriction_rules_out_is_unavailable_with_the_reason() {
-        let config = ladder::find_stage("baseline").unwrap().config;
+        let config = ladder::find_stage("baseline").unwrap().config.into();
         let policy = Thresholds::embedded().resource;
         let never = |_: &Program, _| panic!("it was compiled");
         let built = examine(&config, &plain_specialisation(96, Mask::None), Arch::Sm89, &never, &policy);
         assert_eq!(built.gate.outcome, Outcome::Unavailable);
         assert!(built.gate.summary.starts_with("head_dim: 96 is not one of"), "{}", built.gate.summary);
+        let config = hopper::find_stage("fast").unwrap().config.into();
+        let built = examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &never, &policy);
+        assert_eq!(built.gate.outcome, Outcome::Unavailable);
+        assert!(built.gate.summary.starts_with("arch: the hopper kernel is made of"), "{}", built.gate.summary);
+    }
+
+    #[test]
+    fn a_hopper_kernel_is_compiled_for_what_its_instructions_are_of() {
+        let config = hopper::find_stage("fast").unwrap().config.into();
+        let policy = Thresholds::embedded().resource;
+        let kind = plain_specialisation(64, Mask::None);
+        let built = examine(&config, &kind, Arch::Sm90, &|_, arch| Ok(cubin(arch)), &policy);
+        assert_eq!(built.build.unwrap().arch, "sm_90a");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What a kernel may take of a multiprocessor, per architecture and by what its warps hold.
 
-use eightfold::cuda::Arch;
-use eightfold::cuda::ladder::Config;
+use eightfold::cuda::{Arch, Config};
 use eightfold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -2,9 +2,10 @@
 
 use super::case::Case;
 use super::thresholds::ReferencePolicy;
+use crate::examine::Candidate;
 use crate::inputs::{Family, Inputs};
 use crate::memory;
-use eightfold::quantize::Quantizer;
+use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Layout, Mask, OutputFormat, Problem, Result, Shape};
 use rayon::prelude::*;
 
@@ -37,6 +38,13 @@ impl StandardCase {
         let inputs = Inputs::generate(self.problem.shape(), self.family, self.seed);
         Case::prepare(&self.problem, &inputs, quantizer, policy)
     }
+}
+
+/// How the inputs of a problem are quantised for these candidates: with small codes of Q and K where one of them runs on
+/// a GPU, because the hopper kernel sums such scores in f16, and no other kernel minds.
+pub fn quantizer(problem: &Problem, candidates: &[Candidate]) -> Quantizer {
+    let quantizer = Quantizer::new(problem.input_format());
+    if candidates.iter().any(Candidate::on_gpu) { quantizer.with_largest_code(SMALL_CODES) } else { quantizer }
 }
 
 /// All cases with their references, computed in parallel.

@@ -3,7 +3,7 @@
 use super::resource_limits::ResourcePolicy;
 use crate::inputs::Family;
 use eightfold::cuda::ladder::Pv;
-use eightfold::{Error, Fp8Format, Result, Variant, cpu::Numbers};
+use eightfold::{Accuracy, Error, Fp8Format, Result, Variant, cpu::Numbers};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,6 +38,10 @@ const LATER_SECTIONS: &[&str] = &[
     "correctness.tolerance.f16",
     "correctness.tolerance.fp8",
     "correctness.tolerance.bf16",
+    "correctness.tolerance.fast",
+    "correctness.tolerance.balanced",
+    "correctness.tolerance.exact-exp",
+    "correctness.tolerance.precise",
 ];
 
 /// What old records are read with.
@@ -66,6 +70,22 @@ mod embedded {
 
     pub fn bf16() -> Tolerance {
         Thresholds::embedded().correctness.tolerance.bf16
+    }
+
+    pub fn fast() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.fast
+    }
+
+    pub fn balanced() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.balanced
+    }
+
+    pub fn exact_exp() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.exact_exp
+    }
+
+    pub fn precise() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.precise
     }
 }
 
@@ -150,11 +170,33 @@ pub struct Tolerances {
     /// Peers that compute on bf16 inputs.
     #[serde(default = "embedded::bf16")]
     pub bf16: Tolerance,
+    /// The hopper kernel, accuracy `fast`.
+    #[serde(default = "embedded::fast")]
+    pub fast: Tolerance,
+    /// The hopper kernel, accuracy `balanced`.
+    #[serde(default = "embedded::balanced")]
+    pub balanced: Tolerance,
+    /// The hopper kernel, accuracy `exact-exp`.
+    #[serde(default = "embedded::exact_exp", rename = "exact-exp")]
+    pub exact_exp: Tolerance,
+    /// The hopper kernel, accuracy `precise`.
+    #[serde(default = "embedded::precise")]
+    pub precise: Tolerance,
 }
 
 impl Tolerances {
-    fn all(&self) -> [(&'static str, &Tolerance); 5] {
-        [("f32", &self.f32), ("i16", &self.i16), ("f16", &self.f16), ("fp8", &self.fp8), ("bf16", &self.bf16)]
+    fn all(&self) -> [(&'static str, &Tolerance); 9] {
+        [
+            ("f32", &self.f32),
+            ("i16", &self.i16),
+            ("f16", &self.f16),
+            ("fp8", &self.fp8),
+            ("bf16", &self.bf16),
+            ("fast", &self.fast),
+            ("balanced", &self.balanced),
+            ("exact-exp", &self.exact_exp),
+            ("precise", &self.precise),
+        ]
     }
 }
 
@@ -176,7 +218,13 @@ pub struct Tolerance {
     pub bad: Option<BadElement>,
     /// The relative L2 norm on these families.
     pub families: BTreeMap<Family, f64>,
+    /// The relative L2 norm on these families where a query sees many keys, and errors of the weights average out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub many_keys: BTreeMap<Family, f64>,
 }
+
+/// Keys that are many.
+const MANY_KEYS: usize = 512;
 
 /// An element is bad above `atol + rtol · |reference|`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -189,9 +237,11 @@ pub struct BadElement {
 }
 
 impl Tolerance {
-    /// The relative L2 norm allowed on a family, or on a user's own inputs.
-    pub fn relative_l2(&self, family: Option<Family>) -> f64 {
-        family.and_then(|family| self.families.get(&family)).copied().unwrap_or(self.relative_l2)
+    /// The relative L2 norm allowed on a family, or on a user's own inputs, where there are this many keys.
+    pub fn relative_l2(&self, family: Option<Family>, key_len: usize) -> f64 {
+        let of_many = family.filter(|_| key_len >= MANY_KEYS).and_then(|family| self.many_keys.get(&family));
+        let of_family = family.and_then(|family| self.families.get(&family));
+        of_many.or(of_family).copied().unwrap_or(self.relative_l2)
     }
 }
 
@@ -264,6 +314,12 @@ impl Thresholds {
             Variant::Cpu(config) if config.numbers == Numbers::Int16 => &tolerances.i16,
             Variant::Ladder(config) if config.pv == Pv::Fp8 => &tolerances.fp8,
             Variant::Ladder(_) => &tolerances.f16,
+            Variant::Hopper(config) => match config.accuracy() {
+                Accuracy::Fast => &tolerances.fast,
+                Accuracy::Balanced => &tolerances.balanced,
+                Accuracy::ExactExp => &tolerances.exact_exp,
+                Accuracy::Precise => &tolerances.precise,
+            },
             _ => &tolerances.f32,
         }
     }
@@ -314,8 +370,10 @@ impl Thresholds {
             positive.push((format!("{prefix}.relative_l2"), tolerance.relative_l2));
             positive.push((format!("{prefix}.lse_nats"), tolerance.lse_nats));
             positive.push((format!("{prefix}.lse_relative"), tolerance.lse_relative));
-            for (family, relative_l2) in &tolerance.families {
-                positive.push((format!("{prefix}.families.{family}"), *relative_l2));
+            for (table, families) in [("families", &tolerance.families), ("many_keys", &tolerance.many_keys)] {
+                for (family, relative_l2) in families {
+                    positive.push((format!("{prefix}.{table}.{family}"), *relative_l2));
+                }
             }
             positive.extend(tolerance.max_abs.map(|max_abs| (format!("{prefix}.max_abs"), max_abs)));
             if let Some(BadElement { atol, rtol }) = tolerance.bad {
@@ -402,11 +460,11 @@ mod tests {
     fn every_variant_declares_its_paths_tolerance() {
         let thresholds = Thresholds::embedded();
         let gaussian =
-            |variant: &str| thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian));
+            |variant: &str| thresholds.tolerance(&variant.parse().unwrap()).relative_l2(Some(Family::Gaussian), 512);
         assert_eq!(gaussian("cpu:baseline"), 2e-6);
         assert_eq!(gaussian("cpu:numbers=i16,simd=portable"), 3e-4);
         for family in Family::ALL {
-            assert!(thresholds.correctness.tolerance.i16.relative_l2(Some(*family)) <= 3e-3);
+            assert!(thresholds.correctness.tolerance.i16.relative_l2(Some(*family), 512) <= 3e-3);
         }
     }
 
@@ -474,7 +532,7 @@ mod tests {
         for section in ["timing", "correctness"] {
             old.insert(section.into(), table[section].clone());
         }
-        for path in ["f16", "fp8", "bf16"] {
+        for path in ["f16", "fp8", "bf16", "fast", "balanced", "exact-exp", "precise"] {
             old["correctness"]["tolerance"].as_table_mut().unwrap().remove(path);
         }
         let read: Thresholds = toml::from_str(&old.to_string()).unwrap();
@@ -492,6 +550,16 @@ mod tests {
                 &thresholds.correctness.tolerance.f16
             };
             assert_eq!(tolerance, expected, "{}", stage.name);
+        }
+    }
+
+    #[test]
+    fn every_accuracy_declares_its_limits() {
+        let thresholds = Thresholds::embedded();
+        for (stage, gaussian) in [("fast", 31e-3), ("balanced", 28.5e-3), ("exact-exp", 26e-3), ("precise", 3e-3)] {
+            let tolerance = thresholds.tolerance(&format!("hopper:{stage}").parse().unwrap());
+            assert_eq!(tolerance.relative_l2(Some(Family::Gaussian), 512), gaussian, "{stage}");
+            assert!(tolerance.relative_l2(Some(Family::BiasedValues), 512) <= 5e-3, "{stage}");
         }
     }
 

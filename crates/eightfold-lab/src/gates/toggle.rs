@@ -2,9 +2,8 @@
 
 use super::resource::{Compile, restriction};
 use super::{Check, Gate, GateReport, Outcome};
-use eightfold::cuda::Arch;
 use eightfold::cuda::compile::Program;
-use eightfold::cuda::ladder::{Config, KNOBS, Specialisation};
+use eightfold::cuda::{Arch, Config, Specialisation};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -55,6 +54,7 @@ pub mod checks {
 struct Neighbour {
     proof: usize,
     value: String,
+    target: Arch,
     stage: Program,
     program: Program,
 }
@@ -67,8 +67,8 @@ pub fn prove(
     compile: Compile,
 ) -> ToggleReport {
     let (mut proofs, neighbours) = neighbours(stages, specialisation, arch);
-    let hashes = compile_all(&neighbours, arch, compile);
-    for Neighbour { proof, value, stage, program } in neighbours {
+    let hashes = compile_all(&neighbours, compile);
+    for Neighbour { proof, value, stage, program, .. } in neighbours {
         let proof = &mut proofs[proof];
         match (&hashes[&stage], &hashes[&program]) {
             (Ok(own), Ok(other)) => {
@@ -99,7 +99,8 @@ fn neighbours(
     let mut proofs = Vec::new();
     let mut neighbours = Vec::new();
     for (stage, config) in stages.iter().filter(|(_, config)| legal(config)) {
-        for knob in KNOBS {
+        let Ok(target) = config.target(arch) else { continue };
+        for knob in config.knobs() {
             let own = config.knob(knob.name).unwrap_or_default();
             for value in knob.values.iter().filter(|value| **value != own) {
                 let Ok(other) = config.with_knob(knob.name, value) else { continue };
@@ -107,8 +108,9 @@ fn neighbours(
                     neighbours.push(Neighbour {
                         proof: proofs.len(),
                         value: value.to_string(),
-                        stage: specialisation.program(config),
-                        program: specialisation.program(&other),
+                        target,
+                        stage: specialisation.program(*config),
+                        program: specialisation.program(other),
                     });
                 }
             }
@@ -126,15 +128,16 @@ fn neighbours(
 }
 
 /// The hash of every program's machine code, or the first line of why there is none; each is compiled once.
-fn compile_all(neighbours: &[Neighbour], arch: Arch, compile: Compile) -> HashMap<Program, Result<u64, String>> {
-    let mut programs: Vec<&Program> = neighbours.iter().flat_map(|pair| [&pair.stage, &pair.program]).collect();
+fn compile_all(neighbours: &[Neighbour], compile: Compile) -> HashMap<Program, Result<u64, String>> {
+    let both = neighbours.iter().flat_map(|pair| [(&pair.stage, pair.target), (&pair.program, pair.target)]);
+    let mut programs: Vec<(&Program, Arch)> = both.collect();
     let mut seen = std::collections::HashSet::new();
-    programs.retain(|program| seen.insert(*program));
-    let hash = |program: &Program| match compile(program, arch) {
+    programs.retain(|(program, _)| seen.insert(*program));
+    let hash = |program: &Program, target: Arch| match compile(program, target) {
         Ok(cubin) => Ok(cubin.code_hash),
         Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_string()),
     };
-    programs.into_par_iter().map(|program| (program.clone(), hash(program))).collect()
+    programs.into_par_iter().map(|(program, target)| (program.clone(), hash(program, target))).collect()
 }
 
 fn judge(proofs: &[KnobProof]) -> GateReport {
@@ -181,14 +184,14 @@ mod tests {
     use super::*;
     use crate::gates::resource::plain_specialisation;
     use eightfold::cuda::compile::{Cubin, Resources};
-    use eightfold::cuda::ladder;
+    use eightfold::cuda::{hopper, ladder};
     use eightfold::{Error, Mask, Result};
     use std::hash::{DefaultHasher, Hash, Hasher};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn stages(names: &[&str]) -> Vec<(String, Config)> {
-        names.iter().map(|name| (name.to_string(), ladder::find_stage(name).unwrap().config)).collect()
+        names.iter().map(|name| (name.to_string(), ladder::find_stage(name).unwrap().config.into())).collect()
     }
 
     /// Machine code that depends on every macro but this one.
@@ -214,7 +217,7 @@ mod tests {
     fn knobs_that_reach_the_compiler_pass() {
         let report = prove_with(&["baseline", "unpack"], &|program, _| compiled(program, ""));
         assert_eq!(report.gate.outcome, Outcome::Pass, "{}", report.gate.summary);
-        assert_eq!(report.knobs.len(), 2 * KNOBS.len());
+        assert_eq!(report.knobs.len(), 2 * ladder::KNOBS.len());
         let copy = &report.knobs[0];
         assert_eq!((copy.knob.as_str(), copy.value.as_str()), ("copy", "sync"));
         assert_eq!(copy.compared, ["async2", "async3"]);
@@ -254,6 +257,18 @@ mod tests {
         assert_eq!(report.gate.outcome, Outcome::Fail);
         let expected = "baseline: exp=poly does not compile: source: no such thing";
         assert_eq!(report.gate.summary, expected);
+    }
+
+    #[test]
+    fn knobs_of_the_hopper_kernel_reach_its_own_architecture() {
+        let stages = [("fast".to_string(), hopper::find_stage("fast").unwrap().config.into())];
+        let compile = |program: &Program, arch| {
+            assert_eq!(arch, Arch::Sm90a);
+            compiled(program, "ORDER")
+        };
+        let report = prove(&stages, &plain_specialisation(64, Mask::None), Arch::Sm90, &compile);
+        assert_eq!(report.gate.outcome, Outcome::Pass, "{}", report.gate.summary);
+        assert_eq!(report.knobs.len(), hopper::KNOBS.len());
     }
 
     #[test]

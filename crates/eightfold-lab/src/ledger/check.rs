@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_ledgers_keep_the_rules() {
-        for kernel in [Kernel::Cpu, Kernel::Ladder] {
+        for kernel in Kernel::ALL.iter().copied() {
             let ledger = Ledger::of(kernel);
             assert_eq!(ledger.stages.len(), stages(kernel).len());
         }

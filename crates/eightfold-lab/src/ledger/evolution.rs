@@ -224,7 +224,7 @@ impl Ledger {
     fn applies_to(&self, kernel: Kernel, provenance: &Provenance) -> bool {
         let name = match kernel {
             Kernel::Cpu => Some(provenance.machine.cpu.as_str()),
-            Kernel::Ladder => provenance.gpu.as_ref().map(|gpu| gpu.name.as_str()),
+            Kernel::Ladder | Kernel::Hopper => provenance.gpu.as_ref().map(|gpu| gpu.name.as_str()),
         };
         name == Some(&self.machine) && self.threads.is_none_or(|threads| threads == provenance.threads)
     }
@@ -233,7 +233,7 @@ impl Ledger {
 /// The machine that matters to a kernel, in words.
 fn machine(kernel: Kernel, provenance: &Provenance) -> String {
     match (&provenance.gpu, kernel) {
-        (Some(gpu), Kernel::Ladder) => gpu.name.clone(),
+        (Some(gpu), Kernel::Ladder | Kernel::Hopper) => gpu.name.clone(),
         _ => format!("{}, {} threads", provenance.machine.cpu, provenance.threads),
     }
 }

@@ -1,7 +1,7 @@
 //! The stage ledger: what each stage of a ladder was expected to bring and why, what could go wrong, what the hardware
 //! allows; joined with a record, what came of it.
 //!
-//! Predictions are data, in `ledger/cpu.toml` and `ledger/ladder.toml`. Measurements are not: they come from records alone.
+//! Predictions are data, in `ledger/cpu.toml`, `ledger/ladder.toml` and `ledger/hopper.toml`. Measurements are not: they come from records alone.
 
 mod check;
 mod evolution;
@@ -11,7 +11,7 @@ pub use evolution::{Evolution, Floor, FloorTerm, Gain, Judgement, Measured, Row,
 pub use find::{Found, kernel_of, load, newest};
 
 use crate::kernel::Kernel;
-use eightfold::cuda::ladder;
+use eightfold::cuda::{hopper, ladder};
 use eightfold::{Error, Result, cpu};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -120,6 +120,7 @@ impl Ledger {
         let text = match kernel {
             Kernel::Cpu => include_str!("../../ledger/cpu.toml"),
             Kernel::Ladder => include_str!("../../ledger/ladder.toml"),
+            Kernel::Hopper => include_str!("../../ledger/hopper.toml"),
         };
         Ledger::parse(kernel, text).expect("a test parses the embedded files")
     }
@@ -151,5 +152,6 @@ fn stages(kernel: Kernel) -> Vec<(&'static str, &'static str)> {
     match kernel {
         Kernel::Cpu => cpu::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
         Kernel::Ladder => ladder::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
+        Kernel::Hopper => hopper::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
     }
 }

@@ -4,8 +4,8 @@ use super::kernel::verify;
 use super::{Contestant, Timer};
 use crate::gates::Case;
 use eightfold::cuda::driver::{Device, Event, Graph, Stream};
-use eightfold::cuda::ladder::{Config, Prepared};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
+use eightfold::cuda::{Config, Prepared};
 use eightfold::{Error, Layout, Output, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -63,7 +63,7 @@ impl<'a> CudaContestant<'a> {
         let stream = device.stream()?;
         let q = DeviceTensor::upload(&device, &stream, &case.q, Layout::Bhsd)?;
         let k = DeviceTensor::upload(&device, &stream, &case.k, Layout::Bhsd)?;
-        let v = DeviceTensor::upload(&device, &stream, &case.v, Prepared::value_layout(config))?;
+        let v = DeviceTensor::upload(&device, &stream, &case.v, config.value_layout())?;
         let prepared = Prepared::new(&device, &case.problem, config, &q, &k, &v)?;
         stream.synchronize()?;
         let outputs = [DeviceOutput::new(&device, &case.problem)?, DeviceOutput::new(&device, &case.problem)?];
