@@ -35,6 +35,8 @@ fn every_kind_of_problem_compiles() {
             Specialisation { input: Fp8Format::E5m2, ..usual },
             Specialisation { output: OutputFormat::F16, key_blocks: true, ..usual },
             Specialisation { output: OutputFormat::Bf16, value_blocks: true, ..usual },
+            Specialisation { mask: Mask::None, key_len: 4097, ..usual },
+            Specialisation { key_len: 300, ..usual },
         ];
         for kind in kinds {
             jobs.push((format!("{name} {kind:?}"), kind.program(stage.at(head_dim)), Arch::Sm90a));

@@ -17,7 +17,7 @@ pub fn compiler() -> Option<&'static Compiler> {
 }
 
 pub fn problem(head_dim: usize, mask: Mask) -> Problem {
-    Problem::new(Shape::new(1, 8, 512, head_dim)).unwrap().with_mask(mask)
+    Problem::new(Shape::new(1, 8, 4096, head_dim)).unwrap().with_mask(mask)
 }
 
 pub fn specialised(head_dim: usize, mask: Mask) -> Specialisation {

@@ -9,7 +9,8 @@ use crate::problem::Accuracy;
 pub type Stage = knobs::Stage<Config>;
 
 /// What is the same everywhere, at 64 channels a head: three warpgroups read every tile of K and V, and what they have
-/// summed waits in shared memory, since 160 registers are all that each thread has.
+/// summed waits in shared memory, since 160 registers are all that each thread has: too few for weights whose products
+/// still run beside the next scores.
 const BASE: Config = Config {
     warpgroups: 3,
     tile_keys: 256,
@@ -24,7 +25,7 @@ const BASE: Config = Config {
     split_keys: SplitKeys::Off,
     launch: Launch::Plain,
     order: Order::Free,
-    overlap: Overlap::Half,
+    overlap: Overlap::None,
 };
 const FAST: Config = Config { linear: 4, ..BASE };
 const BALANCED: Config = Config { linear: 2, ..BASE };
@@ -48,7 +49,7 @@ pub const STAGES: &[Stage] = &[
 
 impl Stage {
     /// The stage for heads of this many channels: at 128, two warpgroups have the registers for all they sum, unless
-    /// weights have two parts, but not for products that run beside the next scores.
+    /// weights have two parts.
     pub fn at(&self, head_dim: usize) -> Config {
         if head_dim <= 64 {
             return self.config;
@@ -57,7 +58,7 @@ impl Stage {
             Weights::Fp8 => Sums::Registers,
             Weights::Split => Sums::Shared,
         };
-        Config { warpgroups: 2, stages: 2, promote: 512, sums, overlap: Overlap::None, ..self.config }
+        Config { warpgroups: 2, stages: 2, promote: 512, sums, ..self.config }
     }
 }
 
