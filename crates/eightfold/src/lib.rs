@@ -24,7 +24,7 @@
 //!    which there is no tensor. Codes from elsewhere come in through [`Fp8Tensor::new`], where they lie.
 //! 3. A [`Plan`] picks the [`Variant`], a kernel with its knobs set, that runs fastest here, says why
 //!    ([`Plan::explain`]), and runs it; [`attention()`] is the short way.
-//! 4. [`cpu`] holds the kernel for CPUs: a tiled online softmax in f32 or in 16-bit fixed point. [`cuda`] holds the one
+//! 4. [`cpu`] holds the kernel for CPUs: a tiled online softmax in f32 or in 16-bit fixed point. [`cuda`] holds those
 //!    for NVIDIA GPUs, compiled at run time, with [`cuda::attention_on`] for tensors that are in device memory already.
 //!
 //! [`reference`](mod@reference) computes the same in float64: the oracle that everything here is measured against.

@@ -77,8 +77,9 @@ pub struct VariantArguments {
     /// Every stage of a kernel: cpu, ladder or hopper
     #[arg(long, value_name = "KERNEL")]
     pub kernel: Option<String>,
-    #[command(flatten)]
-    accuracy: AccuracyArguments,
+    /// How exact what explain says runs must be: fast, balanced, exact-exp or precise, or several [default: fast]
+    #[arg(long, value_name = "WORD", num_args = 1.., conflicts_with_all = ["variant", "kernel"])]
+    accuracy: Vec<String>,
 }
 
 impl VariantArguments {
@@ -86,7 +87,6 @@ impl VariantArguments {
     /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if let Some(named) = self.named(problem.shape().head_dim)? {
-            self.accuracy.refuse("variants were named, and each has its own")?;
             if self.kernel.is_none() {
                 // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
                 for candidate in &named {
@@ -99,8 +99,19 @@ impl VariantArguments {
             }
             return Ok(named);
         }
-        let variant = Plan::new(&self.accuracy.apply(*problem)?)?.variant();
-        Ok(vec![Candidate { name: variant.kernel().into(), variant }])
+        if self.accuracy.is_empty() {
+            let variant = Plan::new(problem)?.variant();
+            return Ok(vec![Candidate { name: variant.kernel().into(), variant }]);
+        }
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for word in &self.accuracy {
+            let variant = Plan::new(&problem.with_accuracy(word.parse()?))?.variant();
+            // A kernel that has no choice is the same for every word.
+            if candidates.iter().all(|other| other.variant != variant) {
+                candidates.push(Candidate { name: format!("{} {word}", variant.kernel()), variant });
+            }
+        }
+        Ok(candidates)
     }
 
     /// The chosen variants or stages for heads of this many channels; none if nothing was chosen.

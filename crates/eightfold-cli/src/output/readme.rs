@@ -59,7 +59,8 @@ fn cpu_row(group: &Group) -> String {
 fn gpu_row(group: &Group) -> String {
     let [math, efficient, flash, cudnn] =
         ["torch-math", "torch-efficient", "torch-flash", "torch-cudnn"].map(|name| time(p50(group, name)));
-    let ours = format!("**{}** ({})", time(p50(group, "ladder")), over(group, "ladder", "torch-flash"));
+    let name = &group.entries[0].name;
+    let ours = format!("**{}** ({})", time(p50(group, name)), over(group, name, "torch-flash"));
     format!("| {} | {ours} | {flash} | {cudnn} | {efficient} | {math} |", shape(group))
 }
 

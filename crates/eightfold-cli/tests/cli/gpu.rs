@@ -97,10 +97,16 @@ fn accuracy_is_for_what_the_plan_picks() {
     let place = Place::new();
     let text = place.succeed("explain --shape 4,16,4096,128 --variant hopper:precise");
     assert!(text.contains("weights=split") && text.contains("2 warpgroups"), "{text}");
+    if !found(&place, "GPU") {
+        // The CPU kernel has no choice.
+        place.succeed("bench --accuracy fast precise --shape 1,1,16,8 --iterations 3");
+        assert_eq!(record(&place).groups[0].entries.len(), 1);
+    }
     for (arguments, expected) in [
         ("explain --accuracy exact", "error: accuracy: `exact` is unknown"),
         ("explain --variant hopper:fast --accuracy precise", "error: accuracy: a variant was named"),
-        ("bench --kernel cpu --accuracy precise", "error: accuracy: variants were named"),
+        ("bench --kernel cpu --accuracy precise", "error: the argument '--kernel <KERNEL>' cannot be used with"),
+        ("bench --accuracy precise exactly", "error: accuracy: `exactly` is unknown"),
     ] {
         let output = place.run(arguments);
         let line = stderr(&output);

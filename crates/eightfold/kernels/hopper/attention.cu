@@ -17,7 +17,8 @@
 // One warpgroup's rows of one tile of queries.
 struct Attend {
     const Attention& problem;
-    const Work& work;
+    int place;
+    Work work;
     Shared shared;
     Ring& ring;
     int warpgroup, thread, quad;
@@ -28,9 +29,10 @@ struct Attend {
     Sums sums;
     int visited = 0;
 
-    __device__ Attend(const Attention& problem, const Work& work, Shared shared, Ring& ring, int thread)
+    __device__ Attend(const Attention& problem, int place, Shared shared, Ring& ring, int thread)
         : problem(problem),
-          work(work),
+          place(place),
+          work(problem, place),
           shared(shared),
           ring(ring),
           warpgroup(thread / WARPGROUP),
@@ -42,7 +44,12 @@ struct Attend {
     __device__ void run(unsigned queries_parity) {
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
-        if constexpr (WARPGROUPS == 1) early_value_scale = value_scale(work.first_tile);
+        if constexpr (WARPGROUPS == 1) {
+            early_value_scale = value_scale(work.first_tile);
+            // What the end needs is fetched while the first tile is on its way.
+            asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
+                         "l"(problem.v_means));
+        }
         int first = first_row - thread % 32 / 4 - thread % WARPGROUP / 32 * 16;  // of the warpgroup
         bool packed = problem.packed_heads > 1;
         int nearest = packed ? 0 : work.first_query + first;
@@ -83,7 +90,6 @@ struct Attend {
     __device__ void visit(int tile) {
         take_turn();
         sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-        wait_for_products<OVERLAPPED_STEPS>();
         Scores scores;
         start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
         if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
@@ -171,6 +177,11 @@ struct Attend {
     }
 
     __device__ void finish() {
+        if constexpr (WARPGROUPS > 1) {
+            // Made anew, so that no register keeps it through the loop.
+            asm volatile("" : "+r"(place));
+            work = Work(problem, place);
+        }
         wait_for_products<0>();
         leave_values();
         sums.take_row_sums(rows.sum);
@@ -231,9 +242,9 @@ __device__ inline int place_of(int round) {
 }
 
 template <typename Role>
-__device__ inline void for_each_work(const Attention& problem, Role role) {
+__device__ inline void for_each_place(const Attention& problem, Role role) {
     int places = problem.units() * (SPLIT_KEYS ? problem.splits : 1);
-    for (int round = 0; place_of(round) < places; ++round) role(Work(problem, place_of(round)), round);
+    for (int round = 0; place_of(round) < places; ++round) role(place_of(round), round);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const __grid_constant__ Attention problem) {
@@ -245,18 +256,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
     if (threadIdx.x >= COMPUTING) {
         int warp = (threadIdx.x - COMPUTING) / 32;
         bool leads = threadIdx.x % 32 == 0;
-        if (leads && warp == 0) shared.make_barriers();
-        if (leads && warp < 2) prefetch_map(warp == 0 ? &problem.k : &problem.v);
-        if (warp < 2) sync_numbered(READY + 1, 64);
+        if (leads && warp == 0) {
+            prefetch_map(&problem.q);
+            prefetch_map(&problem.k);
+            shared.make_key_barriers();
+        } else if (leads && warp == 1) {
+            prefetch_map(&problem.v);
+            shared.make_value_barriers();
+        }
         arrive_numbered(READY, THREADS);
         if constexpr (WARPGROUPS > 1) give_up_registers<PRODUCER_REGISTERS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (leads && warp == 0) {
             KeyProducer producer{problem, shared};
-            for_each_work(problem, [&](const Work& work, int) { producer.produce(work); });
+            for_each_place(problem, [&](int place, int) { producer.produce(Work(problem, place)); });
         } else if (leads && warp == 1) {
             ValueProducer producer{problem, shared};
-            for_each_work(problem, [&](const Work& work, int) { producer.produce(work); });
+            for_each_place(problem, [&](int place, int) { producer.produce(Work(problem, place)); });
         }
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
@@ -265,9 +281,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (DEPENDENT) wait_for_last_launch();
         Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        for_each_work(problem, [&](const Work& work, int round) {
-            Attend(problem, work, shared, ring, threadIdx.x).run(round % 2);
-        });
+        for_each_place(problem,
+                       [&](int place, int round) { Attend(problem, place, shared, ring, threadIdx.x).run(round % 2); });
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_numbered(2, 2 * WARPGROUP);
     }
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "hopper/store.cuh"
 
-constexpr int PARTIAL_ROW = HEAD_DIM + 2;  // sums, then the maximum and the row sum
+constexpr int PARTIAL_ROW = HEAD_DIM + 4;  // sums, then the maximum and the row sum; 16 bytes at a time
 
 __device__ inline float* partial_row(const Attention& problem, const Work& work, int split, int row) {
     long long part = static_cast<long long>(work.unit) * problem.splits + split;
@@ -46,66 +46,91 @@ __device__ inline bool is_last_part(const Attention& problem, const Work& work, 
     return any;
 }
 
-// A warp for each row, its lanes side by side along the channels. The weights of up to 32 parts are made at once, one by
-// each lane.
-__device__ inline void merge_parts(const Attention& problem, const Work& work, int thread) {
-    constexpr int CHANNELS = HEAD_DIM / 32;
-    int lane = thread % 32;
-    const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
-    for (int row = thread / 32; row < TILE_QUERIES && work.has_row(problem, row); row += 4 * WARPGROUPS) {
-        const float* first_part = partial_row(problem, work, 0, row);
-        long long next_part = static_cast<long long>(TILE_QUERIES) * PARTIAL_ROW;
-        float maximum = LOWEST, sum = 0.0f, value[CHANNELS] = {};
-        for (int begin = 0; begin < problem.splits; begin += 32) {
-            int count = min(32, problem.splits - begin);
-            const float* part = first_part + begin * next_part;
-            bool has = lane < count;
-            float of_lane = has ? part[lane * next_part + HEAD_DIM] : LOWEST;
-            float row_sum = has ? part[lane * next_part + HEAD_DIM + 1] : 0.0f;
-            float larger = fmaxf(maximum, of_lane);
+// One row of all parts, by a warp whose lanes lie side by side along the channels.
+struct MergedRow {
+    static constexpr int CHANNELS = HEAD_DIM / 32;
+    static constexpr long long NEXT_PART = static_cast<long long>(TILE_QUERIES) * PARTIAL_ROW;
+
+    const float* parts;
+    float maximum = LOWEST, sum = 0.0f, weight = 0.0f, value[CHANNELS] = {};
+
+    // The maximum and the row sum of 32 parts, one by each lane, and the weights that follow.
+    __device__ void weigh(int first, int count, int lane) {
+        const float* part = parts + (first + min(lane, count - 1)) * NEXT_PART;
+        float2 end = load_fresh_8(part + HEAD_DIM);
+        float larger = fmaxf(maximum, end.x);
 #pragma unroll
-            for (int i = 16; i > 0; i /= 2) larger = fmaxf(larger, __shfl_xor_sync(0xffffffff, larger, i));
-            float factor = exp2_hardware(maximum - larger), weight = exp2_hardware(of_lane - larger);
-            maximum = larger;
-            float weighted = weight * row_sum;
+        for (int i = 16; i > 0; i /= 2) larger = fmaxf(larger, __shfl_xor_sync(0xffffffff, larger, i));
+        weight = lane < count ? exp2_hardware(end.x - larger) : 0.0f;
+        float weighted = weight * end.y;
 #pragma unroll
-            for (int i = 16; i > 0; i /= 2) weighted += __shfl_xor_sync(0xffffffff, weighted, i);
-            sum = sum * factor + weighted;
+        for (int i = 16; i > 0; i /= 2) weighted += __shfl_xor_sync(0xffffffff, weighted, i);
+        float factor = exp2_hardware(maximum - larger);
+        maximum = larger;
+        sum = sum * factor + weighted;
 #pragma unroll
-            for (int i = 0; i < CHANNELS; ++i) value[i] *= factor;
-#pragma unroll 8
-            for (int split = 0; split < count; ++split) {
-                float of_split = __shfl_sync(0xffffffff, weight, split);
-                const float2* sums = reinterpret_cast<const float2*>(part + split * next_part + CHANNELS * lane);
+        for (int i = 0; i < CHANNELS; ++i) value[i] *= factor;
+    }
+
+    __device__ void add(int first, int part, int lane) {
+        float of_part = __shfl_sync(0xffffffff, weight, part);
+        const float* sums = parts + (first + part) * NEXT_PART + CHANNELS * lane;
+        if constexpr (CHANNELS == 4) {
+            float4 four = load_fresh_16(sums);
+            const float from[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-                for (int i = 0; i < CHANNELS / 2; ++i) {
-                    float2 pair = sums[i];
-                    value[2 * i] += of_split * pair.x;
-                    value[2 * i + 1] += of_split * pair.y;
-                }
-            }
+            for (int i = 0; i < CHANNELS; ++i) value[i] += of_part * from[i];
+        } else {
+            float2 two = load_fresh_8(sums);
+            value[0] += of_part * two.x;
+            value[1] += of_part * two.y;
         }
+    }
+
+    __device__ void store(const Attention& problem, const Work& work, int row, int lane) {
         RowEnd end(problem, work, row, maximum, sum);
         // The first quad's first lane stores; every quad computes the same.
         store_lse(problem, work, end, lane < 4 ? lane : 4 + lane % 4);
+        if (!end.exists) return;
+        const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) {
             float mean = means ? means[CHANNELS * lane + i] : 0.0f;
-            value[i] = end.sees_keys ? fmaf(value[i], reciprocal(end.sum), mean) : 0.0f;
+            value[i] = end.sees_keys ? fmaf(value[i], reciprocal(sum), mean) : 0.0f;
         }
         long long place = end.place(problem, work) + CHANNELS * lane;
-        if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
-            float* out = static_cast<float*>(problem.output) + place;
 #pragma unroll
-            for (int i = 0; i < CHANNELS; i += 2) {
-                *reinterpret_cast<float2*>(out + i) = make_float2(value[i], value[i + 1]);
-            }
-        } else {
-            unsigned short* out = static_cast<unsigned short*>(problem.output) + place;
-#pragma unroll
-            for (int i = 0; i < CHANNELS; i += 2) {
-                *reinterpret_cast<unsigned*>(out + i) = pack_output(value[i], value[i + 1]);
+        for (int i = 0; i < CHANNELS; i += 2) {
+            if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
+                float* out = static_cast<float*>(problem.output) + place + i;
+                *reinterpret_cast<float2*>(out) = make_float2(value[i], value[i + 1]);
+            } else {
+                unsigned short* out = static_cast<unsigned short*>(problem.output) + place + i;
+                *reinterpret_cast<unsigned*>(out) = pack_output(value[i], value[i + 1]);
             }
         }
+    }
+};
+
+// Two rows by each warp at a time: while the parts of one arrive, those of the other do.
+__device__ inline void merge_parts(const Attention& problem, const Work& work, int thread) {
+    constexpr int WARPS = 4 * WARPGROUPS;
+    int lane = thread % 32;
+    for (int row = thread / 32; row < TILE_QUERIES && work.has_row(problem, row); row += 2 * WARPS) {
+        int other = row + WARPS;
+        int safe = work.has_row(problem, other) ? other : row;
+        MergedRow rows[2] = {{partial_row(problem, work, 0, row)}, {partial_row(problem, work, 0, safe)}};
+        for (int first = 0; first < problem.splits; first += 32) {
+            int count = min(32, problem.splits - first);
+            rows[0].weigh(first, count, lane);
+            rows[1].weigh(first, count, lane);
+#pragma unroll 8
+            for (int part = 0; part < count; ++part) {
+                rows[0].add(first, part, lane);
+                rows[1].add(first, part, lane);
+            }
+        }
+        rows[0].store(problem, work, row, lane);
+        rows[1].store(problem, work, other, lane);
     }
 }

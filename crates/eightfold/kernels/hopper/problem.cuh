@@ -48,7 +48,8 @@ struct Attention {
     int splits;           // parts of the keys
     int tiles_per_split;  // key tiles of a part
     float scale_log2;
-    Divider by_query_tiles, by_head_tiles, by_heads, by_group;  // heads: head tiles of all batches; group: of query heads
+    Divider by_query_tiles, by_head_tiles, by_heads,
+        by_group;  // heads: head tiles of all batches; group: of query heads
 
     __device__ int units() const { return query_tiles * head_tiles * batch; }
 

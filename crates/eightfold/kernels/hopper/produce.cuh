@@ -20,7 +20,11 @@ struct KeyProducer {
             unsigned full = shared.keys_full(ring.stage);
             sleep_until_phase(shared.keys_empty(ring.stage), ring.parity ^ 1);
             arrive_expecting(full, KEY_BYTES);
-            copy_box(shared.keys(ring.stage), &problem.k, full, 0, tile * TILE_KEYS, work.kv_head, work.batch);
+#pragma unroll
+            for (int part = 0; part < SCORE_PARTS; ++part) {
+                copy_box(shared.keys(ring.stage) + part * SCORE_COLUMNS * HEAD_DIM, &problem.k, full, 0,
+                         tile * TILE_KEYS + part * SCORE_COLUMNS, work.kv_head, work.batch);
+            }
         }
     }
 };

@@ -26,11 +26,9 @@ constexpr int COMPUTE_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
 // divide the tile (V transposed).
 constexpr int STEP = 32;
 constexpr int SCORE_STEPS = HEAD_DIM / STEP;
+constexpr int SCORE_COLUMNS = TILE_KEYS < 256 ? TILE_KEYS : 256;  // of one product, and keys of one copy
+constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
 constexpr int VALUE_STEPS = TILE_KEYS / STEP;
-// Steps of the last tile's value product that may still run when the next scores are started. Each keeps its weights'
-// registers occupied.
-constexpr int OVERLAPPED_STEPS = VALUE_STEPS * OVERLAP / 2;
-
 constexpr int VALUE_ROW = TILE_KEYS % 128 == 0 ? 128 : 64;
 constexpr int VALUE_BOXES = TILE_KEYS / VALUE_ROW;
 
@@ -48,9 +46,10 @@ constexpr bool PROMOTE = PROMOTE_TILES > 0;
 constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzled line");
-static_assert(TILE_KEYS % 64 == 0 && TILE_KEYS <= 256, "a tile of keys is one product, in whole swizzled lines of V");
+static_assert(TILE_KEYS % 64 == 0 && (TILE_KEYS <= 256 || TILE_KEYS == 512), "products have up to 256 columns");
+static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in flight itself");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
-static_assert(!SCORES_F32 || LINEAR_QUARTERS == 0, "the linear exponential is written for f16 scores");
-static_assert(!SPLIT_WEIGHTS || LINEAR_QUARTERS == 0, "linear exponentials are not worth a second part");
+static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
+static_assert(!SPLIT_WEIGHTS || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");
 static_assert(!SPLIT_WEIGHTS || ROW_SUM_TENSOR, "weights in two parts are summed by the products");
 static_assert(ROW_SUM_TENSOR || SCORES_F32, "f16 scores become codes without passing through a sum");

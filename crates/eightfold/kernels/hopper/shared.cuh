@@ -32,16 +32,16 @@ struct Shared {
     __device__ unsigned queries_full() const { return barrier(4 * STAGES); }
     __device__ unsigned queries_empty() const { return barrier(4 * STAGES + 1); }
 
-    // One thread makes the barriers: buffers are filled by the copy engine and emptied by every computing warp.
-    __device__ void make_barriers() const {
-        for (int stage = 0; stage < STAGES; ++stage) {
-            init_barrier(keys_full(stage), 1);
-            init_barrier(values_full(stage), 1);
-            init_barrier(keys_empty(stage), 4 * WARPGROUPS);
-            init_barrier(values_empty(stage), 4 * WARPGROUPS);
-        }
-        init_barrier(queries_full(), 1);
-        init_barrier(queries_empty(), 4 * WARPGROUPS);
+    // Each producer makes its own barriers: buffers are filled by the copy engine and emptied by every computing warp.
+    __device__ void make_key_barriers() const {
+        make_pair(queries_full(), queries_empty());
+#pragma unroll
+        for (int stage = 0; stage < STAGES; ++stage) make_pair(keys_full(stage), keys_empty(stage));
+        publish_barriers();
+    }
+    __device__ void make_value_barriers() const {
+#pragma unroll
+        for (int stage = 0; stage < STAGES; ++stage) make_pair(values_full(stage), values_empty(stage));
         publish_barriers();
     }
 
@@ -61,6 +61,10 @@ struct Shared {
     }
 
    private:
+    __device__ void make_pair(unsigned full, unsigned empty) const {
+        init_barrier(full, 1);
+        init_barrier(empty, 4 * WARPGROUPS);
+    }
     __device__ unsigned barrier(int index) const { return base + BARRIERS_AT + 8 * index; }
 };
 

@@ -54,7 +54,7 @@ __device__ inline void store_lse(const Attention& problem, const Work& work, con
     if (!row.exists || quad != 0) return;
     const float LN_2 = 0.6931471805599453f;
     float lse = (row.maximum - WEIGHT_EXPONENT + log2_hardware(row.sum) + shift) * LN_2;
-    problem.lse[row.index(problem, work)] = row.sees_keys ? lse : __int_as_float(0xff800000);
+    problem.lse[row.index(problem, work)] = row.sees_keys ? lse : minus_infinity();
 }
 
 __device__ inline unsigned pack_output(float a, float b) {
@@ -73,18 +73,16 @@ __device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
 }
 
 // A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
-__device__ inline void store_rows(const Attention& problem, const Work& work, const Sums& sums, const Rows& rows,
+__device__ inline void store_rows(const Attention& problem, const Work& work, Sums& sums, const Rows& rows,
                                   float value_scale, int first_row, int quad) {
-    const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
+    if (problem.v_means)
+        sums.add_means(problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         RowEnd row(problem, work, first_row + 8 * half, rows.maximum[half], rows.sum[half]);
         store_lse(problem, work, row, quad);
         float factor = row.sees_keys ? value_scale * reciprocal(row.sum) : 0.0f;
-        auto output = [&](int block, int i) {
-            float mean = means && row.sees_keys ? means[8 * block + 2 * quad + i] : 0.0f;
-            return fmaf(row.sees_keys ? sums.value[4 * block + 2 * half + i] : 0.0f, factor, mean);
-        };
+        auto output = [&](int block, int i) { return sums.value[4 * block + 2 * half + i] * factor; };
         if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
             float* out = static_cast<float*>(problem.output) + row.place(problem, work) + 2 * quad;
             if (!row.exists) continue;

@@ -24,12 +24,15 @@ struct Sums {
 
     // Multiplies both rows, each by its factor.
     __device__ void scale(float first, float second) {
+        if (!fresh) {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; ++i) value[i] *= i % 4 < 2 ? first : second;
+            for (int i = 0; i < HEAD_DIM / 2; ++i) value[i] *= i % 4 < 2 ? first : second;
+        }
         if constexpr (PROMOTE && PROMOTE_SHARED) {
             total_factor[0] *= first;
             total_factor[1] *= second;
         } else if constexpr (PROMOTE) {
+            if (!has_total) return;
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 2; ++i) total[i] *= i % 4 < 2 ? first : second;
         }
@@ -72,6 +75,13 @@ struct Sums {
         }
     }
 
+    // What was taken from V, as if it had been summed with everything else.
+    __device__ void add_means(const float* means, const float (&row_sum)[2], float value_scale, int quad) {
+        float weight[2] = {row_sum[0] * reciprocal(value_scale), row_sum[1] * reciprocal(value_scale)};
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; ++i) value[i] += means[i / 4 * 8 + 2 * quad + i % 2] * weight[i / 2 % 2];
+    }
+
     // Starts P·V of a tile: the weights of 32 keys, their product, the next 32 while it runs.
     __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2]) {
 #pragma unroll
@@ -79,18 +89,19 @@ struct Sums {
             constexpr int STEPS_PER_ROW = VALUE_ROW / STEP;
             unsigned long long v = describe_matrix<VALUE_ROW>(values + step / STEPS_PER_ROW * VALUE_BOX_BYTES) +
                                    step % STEPS_PER_ROW * STEP_32;
-            bool accumulate = !PROMOTE || step > 0 || !fresh;
+            bool accumulate = step > 0 || !fresh;
             weights.words(scores, step, words[step], rest[SPLIT_WEIGHTS ? step : 0], row_sum);
             fence_products();
             multiply_registers<E5M2>(value, words[step], v, accumulate);
             if constexpr (SPLIT_WEIGHTS) multiply_registers<E5M2>(value, rest[step], v, true);
             commit_products();
+            wait_for_products<FLIGHT - 1>();
         }
         fresh = false;
     }
 
    private:
-    // Each step has registers of its own, since products read them while the next are made.
+    // Products read a step's registers while the next are made; FLIGHT says for how many steps.
     unsigned words[VALUE_STEPS][4];
     unsigned rest[SPLIT_WEIGHTS ? VALUE_STEPS : 1][4];
 

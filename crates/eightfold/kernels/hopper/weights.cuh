@@ -26,8 +26,9 @@ constexpr float LINEAR_OFFSET = (8.0f * (7.0f + WEIGHT_EXPONENT) + LINEAR_BIAS) 
 constexpr unsigned HALVES_LARGEST = 0x57e057e0;  // 126
 constexpr unsigned HALVES_1024 = 0x64006400;     // whose last place is 1
 
+constexpr bool ALL_LINEAR = LINEAR_EIGHTHS == 8;
 // Whether a row's weights of these 16 keys are made by the linear exponential.
-constexpr bool is_linear(int sixteenth) { return sixteenth * LINEAR_QUARTERS % 4 < LINEAR_QUARTERS; }
+constexpr bool is_linear(int sixteenth) { return sixteenth * LINEAR_EIGHTHS % 8 < LINEAR_EIGHTHS; }
 
 // Four weights as E4M3 and, in `rest`, what rounding left over, rounded in turn: both together are good to 8 bits.
 __device__ inline void split_weights(unsigned a, unsigned b, unsigned& word, unsigned& rest) {
@@ -41,35 +42,32 @@ struct HalfWeights {
 
     // The scale as f16 can say it: maxima are in its powers of two, so that the largest weight is 2^8 to the last bit.
     __device__ static float rounded(float scale) {
-        if constexpr (LINEAR_QUARTERS == 4) return to_floats(linear_halves(scale)).low * (1.0f / LINEAR_SCALE);
+        if constexpr (ALL_LINEAR) return to_floats(linear_halves(scale)).low * (1.0f / LINEAR_SCALE);
         return to_floats(halves(scale)).low;
     }
 
-    // Sets what scales and maxima decide. Offsets are rounded down, lest weights saturate, and maxima to what they say.
-    // Where a maximum is too large for that, its row's scale is made smaller: next to a score of 16000 powers of two
-    // another f16 score is 8 away at least, and all but nothing after the exponential.
+    // Sets what scales and maxima decide, and rounds maxima to what f16 offsets can say.
     __device__ void set(Rows& rows) {
+        bool far = fmaxf(size(rows.maximum[0]), size(rows.maximum[1])) > 512.0f;
+        if (__any_sync(0xffffffff, far)) {
+            set_far(rows);
+            return;
+        }
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-            bool seen = rows.maximum[row] > 0.5f * LOWEST;
+            bool seen = has_seen(rows.maximum[row]);
             float maximum = seen ? rows.maximum[row] : 0.0f;
-            float shrink = fminf(1.0f, 16000.0f * reciprocal(fabsf(maximum)));
-            scale[row] = halves(rows.scale[row] * shrink);
-            linear_scale[row] = linear_halves(rows.scale[row] * shrink);
-            float used = LINEAR_QUARTERS == 4 ? to_floats(linear_scale[row]).low * (1.0f / LINEAR_SCALE)
-                                              : to_floats(scale[row]).low;
-            float change = used * reciprocal(rows.scale[row]);
-            maximum *= shrink < 1.0f ? change : 1.0f;
-            if constexpr (LINEAR_QUARTERS == 4) {
-                linear_offset[row] = both_halves_down(LINEAR_OFFSET - maximum * LINEAR_SCALE);
+            scale[row] = halves(rows.scale[row]);
+            linear_scale[row] = linear_halves(rows.scale[row]);
+            if constexpr (ALL_LINEAR) {
+                linear_offset[row] = both_halves(LINEAR_OFFSET - maximum * LINEAR_SCALE);
                 maximum = (LINEAR_OFFSET - to_floats(linear_offset[row]).low) * (1.0f / LINEAR_SCALE);
             } else {
-                offset[row] = both_halves_down(WEIGHT_EXPONENT - maximum);
+                offset[row] = both_halves(WEIGHT_EXPONENT - maximum);
                 maximum = WEIGHT_EXPONENT - to_floats(offset[row]).low;
-                float linear = to_floats(linear_scale[row]).low * reciprocal(used);
-                linear_offset[row] = both_halves_down(LINEAR_OFFSET - maximum * linear);
+                linear_offset[row] = both_halves(LINEAR_OFFSET - maximum * LINEAR_SCALE);
             }
-            if (seen && shrink == 1.0f) rows.maximum[row] = maximum;
+            if (seen) rows.maximum[row] = maximum;
         }
     }
 
@@ -78,7 +76,7 @@ struct HalfWeights {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
             int row = word % 2, first = 8 * step + 4 * (word / 2) + row;
-            unsigned a = scores.value[first], b = scores.value[first + 2];
+            unsigned a = scores.at(first), b = scores.at(first + 2);
             if (is_linear(2 * step + word / 2)) {
                 words[word] = permute_bytes(linear(a, row), linear(b, row), 0x6420);
                 continue;
@@ -94,6 +92,37 @@ struct HalfWeights {
     }
 
    private:
+    __device__ static bool has_seen(float maximum) { return maximum > 0.5f * LOWEST; }
+    __device__ static float size(float maximum) { return has_seen(maximum) ? fabsf(maximum) : 0.0f; }
+
+    // Far from zero f16 is coarse. Offsets are rounded down, lest weights saturate; and beyond 16000 powers of two the
+    // row's scale is made smaller: next to such a score another one in f16 is 8 away at least, and all but nothing
+    // after the exponential.
+    __device__ void set_far(Rows& rows) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            bool seen = has_seen(rows.maximum[row]);
+            float maximum = seen ? rows.maximum[row] : 0.0f;
+            float shrink = fminf(1.0f, 16000.0f * reciprocal(fabsf(maximum)));
+            float scaled = rows.scale[row] * shrink;
+            linear_scale[row] = linear_halves(scaled);
+            float linear = to_floats(linear_scale[row]).low;
+            if constexpr (ALL_LINEAR) {
+                maximum *= linear * reciprocal(rows.scale[row]);
+                linear_offset[row] = both_halves_down(LINEAR_OFFSET - maximum);
+                maximum = (LINEAR_OFFSET - to_floats(linear_offset[row]).low) * rows.scale[row] * reciprocal(linear);
+            } else {
+                scale[row] = halves(scaled);
+                float used = to_floats(scale[row]).low;
+                maximum *= used * reciprocal(rows.scale[row]);
+                linear_offset[row] = both_halves(LINEAR_OFFSET - maximum * linear * reciprocal(used));
+                offset[row] = both_halves_down(WEIGHT_EXPONENT - maximum);
+                maximum = WEIGHT_EXPONENT - to_floats(offset[row]).low;
+            }
+            if (seen && shrink == 1.0f) rows.maximum[row] = maximum;
+        }
+    }
+
     // Never zero and never infinite: both would make NaN of masked scores.
     __device__ static unsigned halves(float scale) { return both_halves(fminf(fmaxf(scale, 6e-8f), 6e4f)); }
     __device__ static unsigned linear_halves(float scale) { return halves(scale * LINEAR_SCALE); }
@@ -125,7 +154,7 @@ struct FloatWeights {
             float power[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                power[i] = fmaf(scores.value[first + i / 2 * 4 + i % 2], scale[row], offset[row]);
+                power[i] = fmaf(scores.at(first + i / 2 * 4 + i % 2), scale[row], offset[row]);
             }
             if constexpr (SPLIT_WEIGHTS) {
                 split_weights(exp2_halves(pack_f16(power[0], power[1])), exp2_halves(pack_f16(power[2], power[3])),

@@ -5,6 +5,21 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// ld.global.cg: 8 or 16 bytes from where all multiprocessors meet, past this one's own cache.
+__device__ inline float2 load_fresh_8(const float* address) {
+    float2 values;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(values.x), "=f"(values.y) : "l"(address) : "memory");
+    return values;
+}
+__device__ inline float4 load_fresh_16(const float* address) {
+    float4 values;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
+                 : "l"(address)
+                 : "memory");
+    return values;
+}
+
 // ld.shared.v4: 16 bytes.
 __device__ inline uint4 load_shared_16(unsigned address) {
     uint4 words;

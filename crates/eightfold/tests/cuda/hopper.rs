@@ -43,7 +43,7 @@ fn assert_close(output: &Output, expected: &Reference, most: f64, what: &str) {
     let error = relative_l2(&output.values.to_f32(), &expected.values);
     assert!(error < most, "{what}: {error}");
     for (lse, expected) in output.lse.iter().flatten().zip(&expected.lse) {
-        let close = (f64::from(*lse) - expected).abs() < 0.05 || f64::from(*lse) == *expected;
+        let close = (f64::from(*lse) - expected).abs() < 0.08 || f64::from(*lse) == *expected;
         assert!(close, "{what}: log-sum-exp {lse} instead of {expected}");
     }
 }
