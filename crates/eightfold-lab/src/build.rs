@@ -11,8 +11,6 @@ use eightfold::{Error, Mask, Result, Variant};
 use rayon::prelude::*;
 use std::collections::HashSet;
 
-const MASKS: [Mask; 2] = [Mask::None, Mask::Causal];
-
 /// The settings of candidates that are compiled; an error names the first that is not.
 pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
     let config = |candidate: &Candidate| match candidate.variant.on_device() {
@@ -26,14 +24,14 @@ pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
     candidates.iter().map(config).collect()
 }
 
-/// The variants to compile, with the head dim that they are meant for.
-pub type Settings = (usize, Vec<(String, Config)>);
+/// The variants to compile, with the head dim and the mask that they are meant for.
+pub type Settings = (usize, Mask, Vec<(String, Config)>);
 
-/// Every candidate through the resource gate on its head dim, under both masks.
+/// Every candidate through the resource gate on its head dim and mask.
 pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
-    let masked = settings.iter().flat_map(|(head_dim, candidates)| MASKS.map(|mask| (*head_dim, candidates, mask)));
-    masked
-        .map(|(head_dim, candidates, mask)| {
+    settings
+        .iter()
+        .map(|&(head_dim, mask, ref candidates)| {
             let specialisation = plain_specialisation(head_dim, mask);
             let entries = candidates.par_iter().map(|(name, config)| {
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
@@ -62,10 +60,10 @@ pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str
     }
 }
 
-/// The toggle-effect proof, without a mask and on one head dim: what a knob does depends on neither, and each setting
-/// more would compile hundreds of kernels.
-pub fn toggles((head_dim, candidates): &Settings, arch: Arch, compile: Compile) -> ToggleReport {
-    toggle::prove(candidates, &plain_specialisation(*head_dim, Mask::None), arch, compile)
+/// The toggle-effect proof, for one head dim and mask: what a knob does depends on neither, and each setting more would
+/// compile hundreds of kernels.
+pub fn toggles((head_dim, mask, candidates): &Settings, arch: Arch, compile: Compile) -> ToggleReport {
+    toggle::prove(candidates, &plain_specialisation(*head_dim, *mask), arch, compile)
 }
 
 /// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong

@@ -3,7 +3,7 @@
 use crate::examine::Candidate;
 use eightfold::cuda::driver::Device;
 use eightfold::cuda::{hopper, ladder};
-use eightfold::{Error, Result, Variant, cpu, suggest};
+use eightfold::{Error, Mask, Result, Variant, cpu, suggest};
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,8 +39,8 @@ impl Kernel {
         self != Kernel::Hopper
     }
 
-    /// Every stage, from the baseline to the best, as it is for heads of this many channels.
-    pub fn stages(self, head_dim: usize) -> Vec<Candidate> {
+    /// Every stage, from the baseline to the best, as it is for heads of this many channels under this mask.
+    pub fn stages(self, head_dim: usize, mask: Mask) -> Vec<Candidate> {
         let candidate = |name: &str, variant| Candidate { name: name.into(), variant };
         match self {
             Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
@@ -48,7 +48,8 @@ impl Kernel {
                 ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.at(head_dim)))).collect()
             }
             Kernel::Hopper => {
-                hopper::STAGES.iter().map(|stage| candidate(stage.name, Variant::Hopper(stage.at(head_dim)))).collect()
+                let variant = |stage: &hopper::Stage| Variant::Hopper(stage.at(head_dim, mask));
+                hopper::STAGES.iter().map(|stage| candidate(stage.name, variant(stage))).collect()
             }
         }
     }
@@ -77,7 +78,7 @@ mod tests {
     fn a_kernel_reads_back_what_it_prints_and_its_stages_are_its_own() {
         for kernel in Kernel::ALL.iter().copied() {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
-            assert!(kernel.stages(64).iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
+            assert!(kernel.stages(64, Mask::None).iter().all(|stage| stage.variant.kernel() == kernel.to_string()));
         }
     }
 }

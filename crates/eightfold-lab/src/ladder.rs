@@ -50,7 +50,7 @@ impl Climb<'_> {
         for (shape, problem) in rungs {
             let (start, share) = (done / total, problem.flop() / total);
             progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
-            let candidates = self.kernel.stages(shape.shape.head_dim);
+            let candidates = self.kernel.stages(shape.shape.head_dim, self.mask);
             let quantizer = quantizer(&problem, &candidates);
             let cases = standard_cases(shape.shape, problem.mask(), thoroughness)?;
             let cases = prepare_all(&cases, &quantizer, &self.thresholds.correctness.reference)?;

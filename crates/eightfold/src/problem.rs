@@ -108,12 +108,12 @@ knob_values! {
     /// N(0, 1).
     #[derive(Default)]
     Accuracy("accuracy") {
-        /// Within 31e-3: every exponential is linear between powers of two.
+        /// Within 31.5e-3: every exponential is linear between powers of two.
         #[default]
         Fast = "fast",
-        /// Within 28.5e-3: every other one is.
+        /// Within 28.5e-3: three of eight are.
         Balanced = "balanced",
-        /// Within 26e-3: FP8 weights alone.
+        /// Within 26.5e-3: FP8 weights alone.
         ExactExp = "exact-exp",
         /// Within 3e-3.
         Precise = "precise",

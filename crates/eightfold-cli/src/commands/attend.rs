@@ -1,7 +1,7 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::{AccuracyArguments, for_head_dim, mask};
+use super::selection::{AccuracyArguments, mask, suited};
 use crate::{Verdict, output};
 use clap::{Args, ValueEnum};
 use eightfold::quantize::SMALL_CODES;
@@ -79,7 +79,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let plan = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;
-            Plan::with_variant(&problem, for_head_dim(variant, problem.shape().head_dim)?)?
+            Plan::with_variant(&problem, suited(variant, problem.shape().head_dim, problem.mask())?)?
         }
         None => Plan::new(&problem)?,
     };

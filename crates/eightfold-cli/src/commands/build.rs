@@ -9,7 +9,7 @@ use clap::Args;
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Compiler, Nvcc};
 use eightfold::cuda::ladder;
-use eightfold::{Error, Result};
+use eightfold::{Error, Mask, Result};
 use eightfold_lab::build::{self, Settings};
 use eightfold_lab::gates::Outcome;
 use eightfold_lab::kernel::Kernel;
@@ -52,16 +52,17 @@ pub fn execute(
     json: bool,
 ) -> Result<Verdict> {
     let archs: Vec<Arch> = arguments.arch.iter().map(|arch| arch.parse()).collect::<Result<_>>()?;
-    let candidates = |head_dim| -> Result<Settings> {
-        let named = variants.named(head_dim)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim));
+    let candidates = |(head_dim, mask)| -> Result<Settings> {
+        let named = variants.named(head_dim, mask)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim, mask));
         let configs = build::configs(&named)?;
         // A kernel that is not for an architecture is an answer to the command, not a table of gaps.
         for arch in &archs {
             configs.iter().try_for_each(|(_, config)| config.target(*arch).map(drop))?;
         }
-        Ok((head_dim, configs))
+        Ok((head_dim, mask, configs))
     };
-    let settings: Vec<Settings> = ladder::HEAD_DIMS.iter().copied().map(candidates).collect::<Result<_>>()?;
+    let kinds = ladder::HEAD_DIMS.iter().flat_map(|head_dim| [Mask::None, Mask::Causal].map(|mask| (*head_dim, mask)));
+    let settings: Vec<Settings> = kinds.map(candidates).collect::<Result<_>>()?;
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();
     let ended = arguments.work(&settings, &archs, &mut recording);
     recording.finish(ended, json, build_table::render)

@@ -1,7 +1,7 @@
 //! `eightfold compare`: one variant against another, or one record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{for_head_dim, mask};
+use super::selection::{mask, suited};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::Bar;
@@ -119,7 +119,7 @@ impl Arguments {
         let shape = shapes::parse(self.shape.as_deref().unwrap_or(DEFAULT_SHAPE))?;
         let problem = Problem::new(shape.shape)?.with_mask(mask(self.causal));
         let parse = |text: &String| -> Result<Candidate> {
-            let variant = for_head_dim(text, problem.shape().head_dim)?;
+            let variant = suited(text, problem.shape().head_dim, problem.mask())?;
             Plan::with_variant(&problem, variant)?;
             Ok(Candidate { name: text.clone(), variant })
         };

@@ -1,6 +1,6 @@
 //! `eightfold explain`: what would run for a problem, and why.
 
-use super::selection::{AccuracyArguments, for_head_dim, mask};
+use super::selection::{AccuracyArguments, mask, suited};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Plan, Problem, Result};
@@ -45,7 +45,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let plan = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;
-            Plan::with_variant(&problem, for_head_dim(variant, shape.head_dim)?)?
+            Plan::with_variant(&problem, suited(variant, shape.head_dim, problem.mask())?)?
         }
         None => Plan::new(&problem)?,
     };

@@ -86,7 +86,7 @@ impl VariantArguments {
     /// The chosen variants under the names that the user gave them, the stages of a kernel, or the one variant that the
     /// plan picks.
     pub fn candidates(&self, problem: &Problem) -> Result<Vec<Candidate>> {
-        if let Some(named) = self.named(problem.shape().head_dim)? {
+        if let Some(named) = self.named(problem.shape().head_dim, problem.mask())? {
             if self.kernel.is_none() {
                 // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
                 for candidate in &named {
@@ -114,13 +114,13 @@ impl VariantArguments {
         Ok(candidates)
     }
 
-    /// The chosen variants or stages for heads of this many channels; none if nothing was chosen.
-    pub fn named(&self, head_dim: usize) -> Result<Option<Vec<Candidate>>> {
+    /// The chosen variants or stages for heads of this many channels under this mask; none if nothing was chosen.
+    pub fn named(&self, head_dim: usize, mask: Mask) -> Result<Option<Vec<Candidate>>> {
         if let Some(kernel) = &self.kernel {
-            return Ok(Some(kernel.parse::<Kernel>()?.stages(head_dim)));
+            return Ok(Some(kernel.parse::<Kernel>()?.stages(head_dim, mask)));
         }
         let parse = |text: &String| -> Result<Candidate> {
-            let variant = for_head_dim(text, head_dim)?;
+            let variant = suited(text, head_dim, mask)?;
             Ok(Candidate { name: text.clone(), variant })
         };
         let variants: Vec<_> = self.variant.iter().map(parse).collect::<Result<_>>()?;
@@ -128,11 +128,11 @@ impl VariantArguments {
     }
 }
 
-/// The variant of this text. A stage of the hopper kernel by its name alone is as it is for heads of this many channels,
-/// because that for others would not fit.
-pub fn for_head_dim(text: &str, head_dim: usize) -> Result<Variant> {
+/// The variant of this text. A stage of the hopper kernel by its name alone is as it is for heads of this many channels
+/// under this mask, because that for others would not fit.
+pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
     let stage = text.strip_prefix("hopper:").and_then(|name| hopper::find_stage(name).ok());
-    stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim))))
+    stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
 }
 
 /// Who is measured in the same run.

@@ -34,11 +34,16 @@ pub fn attention_on(
 ) -> Result<()> {
     let device = stream.device();
     let operands = Operands::of(q, k, v);
-    let candidates = candidates(problem, &operands, device.arch(), device.info().multiprocessors);
-    // If none serves, the first says why.
-    let serves = |config: &&Config| config.check_problem(problem, &operands, device.arch()).is_ok();
-    let config = candidates.iter().find(serves).unwrap_or(&candidates[0]);
-    Prepared::new(device, problem, config, q, k, v)?.launch(stream, q, k, v, output)
+    // The first that serves and compiles; if none does, the first says why.
+    let mut refusal = None;
+    for config in candidates(problem, &operands, device.arch(), device.info().multiprocessors) {
+        let serves = config.check_problem(problem, &operands, device.arch());
+        match serves.and_then(|()| Prepared::new(device, problem, &config, q, k, v)) {
+            Ok(mut prepared) => return prepared.launch(stream, q, k, v, output),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| Error::unavailable("CUDA", "no kernel was considered", "use the cpu kernel")))
 }
 
 /// What may run with tensors like these, the best first.
@@ -60,7 +65,8 @@ fn candidates(problem: &Problem, operands: &Operands, arch: Arch, multiprocessor
 /// The chosen config, then smaller tiles for scales that change within its own.
 fn hopper_candidates(problem: &Problem, operands: &Operands, multiprocessors: usize) -> Vec<hopper::Config> {
     let (best, _) = hopper::choose(problem, operands, multiprocessors);
-    [best.tile_keys, 128, 64].map(|tile_keys| hopper::Config { tile_keys, ..best }).to_vec()
+    let smaller = |tile_keys: usize| hopper::Config { tile_keys, flight: best.flight.min(tile_keys / 32), ..best };
+    [best.tile_keys, 128, 64].map(smaller).to_vec()
 }
 
 /// What may run with V in this layout, the best first: then, for scales that change within its tiles, the stages from

@@ -14,7 +14,7 @@
 //! use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues};
 //! use eightfold::cuda::tensor::DeviceOutput;
 //! use eightfold::quantize::SMALL_CODES;
-//! use eightfold::{Fp8Format, Granularity, Layout, OutputFormat, Problem, Shape};
+//! use eightfold::{Fp8Format, Granularity, Layout, Mask, OutputFormat, Problem, Shape};
 //!
 //! let device = Device::open(0)?;
 //! let stream = device.stream()?; // or a caller's: Stream::from_raw
@@ -23,7 +23,7 @@
 //! // Values that lie on the device are taken by address with DeviceValues::from_raw.
 //! let dims = problem.shape().query_dims();
 //! let values = DeviceValues::upload(&device, &stream, &vec![0.5f32; dims.count()], dims, Layout::Bhsd)?;
-//! let config = hopper::find_stage("fast")?.at(64);
+//! let config = hopper::find_stage("fast")?.at(64, Mask::Causal);
 //! let fp8 = |layout, largest_code| {
 //!     let quantizer = DeviceQuantizer::new(&device, &values, Fp8Format::E4m3, Granularity::Head, layout)?;
 //!     let quantizer = quantizer.with_largest_code(largest_code)?;

@@ -73,7 +73,7 @@ fn every_stage_computes_attention() {
             let inputs = small_tensors(&problem, 120);
             let expected = expected(&problem, &inputs);
             for stage in STAGES {
-                let config = stage.at(shape.head_dim);
+                let config = stage.at(shape.head_dim, problem.mask());
                 let what = format!("{} {problem}", stage.name);
                 assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
             }
@@ -126,7 +126,7 @@ fn values_with_a_mean_are_summed_right() {
             let expected = expected(&problem, &inputs);
             for stage in STAGES {
                 let what = format!("{} {problem} mean {mean}", stage.name);
-                assert_close(&run(&problem, stage.at(head_dim), &inputs), &expected, most, &what);
+                assert_close(&run(&problem, stage.at(head_dim, problem.mask()), &inputs), &expected, most, &what);
             }
         }
     }
@@ -176,7 +176,7 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
                 .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
             let expected = expected(&problem, &inputs);
             for stage in STAGES {
-                let config = stage.at(head_dim);
+                let config = stage.at(head_dim, problem.mask());
                 let what = format!("{} {granularity} {head_dim}", stage.name);
                 assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
             }

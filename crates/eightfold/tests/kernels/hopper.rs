@@ -13,7 +13,7 @@ fn every_stage_compiles_without_spills_or_loss() {
         for arch in ARCHS {
             for head_dim in [64, 128] {
                 for mask in [Mask::None, Mask::Causal] {
-                    let program = specialised(head_dim, mask).program(stage.at(head_dim));
+                    let program = specialised(head_dim, mask).program(stage.at(head_dim, mask));
                     jobs.push((format!("{} {head_dim} {mask:?} {arch}", stage.name), program, *arch));
                 }
             }
@@ -39,12 +39,12 @@ fn every_kind_of_problem_compiles() {
             Specialisation { key_len: 300, ..usual },
         ];
         for kind in kinds {
-            jobs.push((format!("{name} {kind:?}"), kind.program(stage.at(head_dim)), Arch::Sm90a));
+            jobs.push((format!("{name} {kind:?}"), kind.program(stage.at(head_dim, kind.mask)), Arch::Sm90a));
         }
         // Blocks of scales everywhere may spill a word; they must compile.
         let blocks = Specialisation { query_blocks: true, key_blocks: true, value_blocks: true, ..usual };
         compiler
-            .compile(&blocks.program(stage.at(head_dim)), Arch::Sm90a)
+            .compile(&blocks.program(stage.at(head_dim, blocks.mask)), Arch::Sm90a)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let failures = failures(compiler, jobs);
@@ -57,12 +57,17 @@ fn whatever_is_chosen_compiles_without_spills_or_loss() {
     let Some(compiler) = compiler() else { return };
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
     let large = [64, 128].map(|head_dim| Shape::new(4, 16, 4096, head_dim));
-    let shapes = [Shape::new(1, 8, 32, 64), Shape::new(1, 8, 512, 64), large[0], large[1], decode];
+    let small = [Shape::new(1, 8, 32, 64), Shape::new(1, 8, 200, 128)];
+    let mission = [64, 128].map(|head_dim| Shape::new(1, 8, 512, head_dim));
+    let between = [Shape::new(1, 8, 1000, 64), Shape::new(1, 8, 1000, 128), Shape::new(2, 8, 2048, 64)];
+    let shapes = [&small[..], &mission, &between, &large, &[decode]].concat();
     let mut jobs = std::collections::BTreeMap::new();
-    for accuracy in [Accuracy::Balanced, Accuracy::Precise] {
-        for shape in shapes {
+    for (accuracy, mask) in
+        [(Accuracy::Fast, Mask::None), (Accuracy::Balanced, Mask::Causal), (Accuracy::Precise, Mask::Causal)]
+    {
+        for shape in &shapes {
             for largest_code in [16.0, 448.0] {
-                let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
+                let problem = Problem::new(*shape).unwrap().with_accuracy(accuracy).with_mask(mask);
                 let mut operands = Operands::hoped(&problem);
                 operands.q.largest_code = largest_code;
                 let (config, _) = choose(&problem, &operands, 132);

@@ -1,58 +1,91 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{Config, Scores, SplitKeys, Sums, fits_f16};
-use super::launch::work;
+use super::config::{Config, Launch, MOST_UNPROMOTED_KEYS, Scores, SplitKeys, Sums, Weights, fits_f16};
+use super::launch::work::{Cut, tiles_of_queries};
 use super::stages;
 use crate::cuda::Operands;
-use crate::problem::{Problem, Shape};
+use crate::problem::{Mask, Problem, Shape};
 use crate::tensor::Fp8Format;
 
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
-const MANY_KEYS: usize = 2048;
+const MANY_KEYS: usize = 1024;
 
-/// The config for a problem with tensors like these on a device of this many multiprocessors, and why.
+/// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
+const SHORTER_TILE_RATE: f64 = 0.85;
+
+/// The config for a problem with tensors like these on a device of this many multiprocessors, and why: as measured on an
+/// H200, which has 132.
 pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, String) {
-    let Shape { key_len, head_dim, .. } = problem.shape();
     let stage = stages::of(problem.accuracy());
     let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
-    let in_range = |config: Config| if narrow { config } else { stages::in_f32(config) };
-    let base = stage.at(head_dim);
-    let scores = match (narrow, base.scores) {
-        (true, _) | (_, Scores::F32) => "",
-        (false, Scores::F16) => "; scores in f32, because sums of these codes may not fit f16",
-    };
-    let told = |reason: &str| format!("{} as asked; {reason}{scores}", stage.name);
+    let base = stage.at(problem.shape().head_dim, problem.mask());
+    let (config, reason) = by_size(problem, base, multiprocessors);
+    match (narrow, config.scores) {
+        (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
+        (false, Scores::F16) => (
+            stages::in_f32(config),
+            format!("{}; {reason}; scores in f32, because sums of these codes may not fit f16", stage.name),
+        ),
+    }
+}
 
-    let short = Config { warpgroups: 1, stages: 2, ..base };
-    let units = work::tiles_of_queries(problem, &short);
-    if units > multiprocessors {
-        return (
-            in_range(base),
-            told("enough query tiles for every multiprocessor: tall tiles read K and V least often"),
-        );
+/// The config for sums of scores that fit f16.
+fn by_size(problem: &Problem, base: Config, multiprocessors: usize) -> (Config, &'static str) {
+    let Shape { key_len, head_dim, .. } = problem.shape();
+    let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, ..base };
+    let units = tiles_of_queries(problem, &short);
+    if key_len <= 64 {
+        let config = Config { tile_keys: 64, stages: 1, flight: 2, launch: Launch::Dependent, ..short };
+        return (config, "few keys: one small tile, and a launch that starts early");
     }
-    let tile_keys = match key_len {
-        ..=64 => 64,
-        65..=128 => 128,
-        _ => base.tile_keys,
-    };
-    let (promote, sums) = match key_len {
-        ..=512 => (0, Sums::Registers),
-        _ => (512, Sums::Shared),
-    };
-    let short = Config { tile_keys, promote, sums, ..short };
-    if key_len >= MANY_KEYS && 2 * units <= multiprocessors {
-        let config = Config { split_keys: SplitKeys::On, ..short };
-        return (in_range(config), told("few queries and many keys: blocks share the keys"));
+    if units <= 2 * multiprocessors && key_len <= MOST_UNPROMOTED_KEYS {
+        let (tile_keys, stages, flight) = match (key_len, head_dim, problem.mask()) {
+            (..=128, ..) => (128, 1, 4),
+            (..=256, ..) => (256, 1, 4),
+            (_, 64, Mask::None) if base.weights == Weights::Fp8 => (512, 1, 4),
+            (_, 64, Mask::Causal) => (256, 2, 8),
+            _ => (256, 2, 4),
+        };
+        let config = Config { tile_keys, stages, flight, launch: Launch::Dependent, ..short };
+        return (config, "few queries and few keys: a warpgroup for every 64 queries, a launch that starts early");
     }
-    (in_range(short), told("too few query tiles to fill the device: short ones, a warpgroup each"))
+    if 2 * units <= multiprocessors && key_len >= MANY_KEYS {
+        let split = Config { tile_keys: 128, stages: 2, flight: 4, split_keys: SplitKeys::On, ..short };
+        let is_short = |cut: Cut| cut.keys_of_part(&split) <= MOST_UNPROMOTED_KEYS;
+        let config = match Cut::new(problem, &split, multiprocessors).is_ok_and(is_short) {
+            true => split,
+            false => promoted(split, head_dim),
+        };
+        return (config, "few queries and many keys: blocks share the keys");
+    }
+    if units <= multiprocessors {
+        let config = promoted(Config { tile_keys: 256, stages: 2, flight: 4, ..short }, head_dim);
+        return (config, "too few query tiles to fill the device: short ones, a warpgroup each");
+    }
+    let shorter = Config { warpgroups: 2, sums: Sums::Registers, flight: 2, ..base };
+    let rows = |config: &Config| {
+        let rounds = tiles_of_queries(problem, config).div_ceil(multiprocessors);
+        (rounds * config.tile_queries()) as f64
+    };
+    if base.warpgroups == 3 && rows(&shorter) < SHORTER_TILE_RATE * rows(&base) {
+        return (shorter, "tiles of 192 queries would leave multiprocessors idle in the last round: shorter ones");
+    }
+    (base, "enough query tiles for every multiprocessor: tall tiles read K and V least often")
+}
+
+/// The same with sums promoted every 512 keys: at 64 channels there are registers for them, unless weights have two parts.
+fn promoted(config: Config, head_dim: usize) -> Config {
+    let sums = match (head_dim, config.weights) {
+        (64, Weights::Fp8) => Sums::Registers,
+        _ => Sums::Shared,
+    };
+    Config { promote: 512, sums, ..config }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cuda::Arch;
-    use crate::cuda::hopper::Weights;
     use crate::problem::Accuracy;
 
     fn chosen(shape: Shape) -> Config {
@@ -64,12 +97,19 @@ mod tests {
     fn each_regime_has_its_config() {
         let small = chosen(Shape::new(1, 8, 32, 64));
         assert_eq!((small.warpgroups, small.tile_keys, small.promote), (1, 64, 0));
-        let mission = chosen(Shape::new(1, 8, 512, 64));
-        assert_eq!((mission.warpgroups, mission.tile_keys, mission.split_keys), (1, 256, SplitKeys::Off));
-        assert_eq!(chosen(Shape::new(2, 8, 2048, 64)).warpgroups, 3);
+        for batch in [1, 2] {
+            let mission = chosen(Shape::new(batch, 8, 512, 64));
+            assert_eq!((mission.warpgroups, mission.tile_keys, mission.stages), (1, 512, 1));
+        }
+        assert_eq!(chosen(Shape::new(1, 8, 512, 128)).tile_keys, 256);
+        assert_eq!(chosen(Shape::new(2, 8, 2048, 64)).warpgroups, 2);
+        assert_eq!(chosen(Shape::new(4, 16, 4096, 64)).warpgroups, 3);
         assert_eq!(chosen(Shape::new(4, 16, 4096, 128)).warpgroups, 2);
+        assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
-        assert_eq!(chosen(decode).split_keys, SplitKeys::On);
+        assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
+        let longer = Shape { key_len: 131_072, ..decode };
+        assert_eq!((chosen(longer).split_keys, chosen(longer).promote), (SplitKeys::On, 512));
     }
 
     #[test]
@@ -90,7 +130,8 @@ mod tests {
             for head_dim in [64, 128] {
                 for (heads, len) in [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (1, 5000), (64, 4096)] {
                     let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_accuracy(*accuracy);
-                    for largest_code in [16.0, 448.0] {
+                    for (mask, largest_code) in [(Mask::None, 16.0), (Mask::Causal, 16.0), (Mask::None, 448.0)] {
+                        let problem = problem.with_mask(mask);
                         let mut operands = Operands::hoped(&problem);
                         operands.k.largest_code = largest_code;
                         let (config, _) = choose(&problem, &operands, 132);

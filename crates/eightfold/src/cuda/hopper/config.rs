@@ -23,7 +23,7 @@ pub struct Config {
     pub scores: Scores,
     /// What the weights of V are rounded to.
     pub weights: Weights,
-    /// Quarters of the exponentials that are made straight into FP8 codes, linear between powers of two.
+    /// Eighths of the exponentials that are made straight into FP8 codes, linear between powers of two.
     pub linear: usize,
     /// Keys after which the tensor core's sums are added to f32 sums; 0 never.
     pub promote: usize,
@@ -39,8 +39,8 @@ pub struct Config {
     pub launch: Launch,
     /// Whether warpgroups take turns.
     pub order: Order,
-    /// How much of the value product may still run when the next scores are started.
-    pub overlap: Overlap,
+    /// Steps of the value product, of 32 keys each, that are in flight at a time.
+    pub flight: usize,
 }
 
 knob_values! {
@@ -123,29 +123,17 @@ knob_values! {
     }
 }
 
-knob_values! {
-    /// How much of the value product may still run when the next scores are started.
-    Overlap("overlap") {
-        /// None of it.
-        None = "none",
-        /// Half of its steps.
-        Half = "half",
-        /// All of it.
-        All = "all",
-    }
-}
-
 /// Every knob of the hopper kernel, in the order in which a config prints them.
 pub const KNOBS: &[Knob] = &[
     Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
-    Knob { name: "tile_keys", values: &["64", "128", "192", "256"], what: "keys per tile" },
-    Knob { name: "stages", values: &["2", "3", "4"], what: "tiles of K and V in shared memory" },
+    Knob { name: "tile_keys", values: &["64", "128", "192", "256", "512"], what: "keys per tile" },
+    Knob { name: "stages", values: &["1", "2", "3", "4"], what: "tiles of K and V in shared memory" },
     Knob { name: "scores", values: Scores::NAMES, what: "what scores are summed in" },
     Knob { name: "weights", values: Weights::NAMES, what: "what the weights of V are rounded to" },
     Knob {
         name: "linear",
-        values: &["0", "1", "2", "3", "4"],
-        what: "quarters of the exponentials made straight into FP8 codes",
+        values: &["0", "1", "2", "3", "4", "5", "6", "7", "8"],
+        what: "eighths of the exponentials made straight into FP8 codes",
     },
     Knob {
         name: "promote",
@@ -158,11 +146,7 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "split_keys", values: SplitKeys::NAMES, what: "whether blocks share the keys of a tile of queries" },
     Knob { name: "launch", values: Launch::NAMES, what: "whether blocks may start before the launch before is done" },
     Knob { name: "order", values: Order::NAMES, what: "whether warpgroups take turns at the tensor cores" },
-    Knob {
-        name: "overlap",
-        values: Overlap::NAMES,
-        what: "how much of the value product may run beside the next scores",
-    },
+    Knob { name: "flight", values: &["1", "2", "4", "8"], what: "steps of the value product in flight at a time" },
 ];
 
 /// The head dims that the kernel is written for.
@@ -171,13 +155,15 @@ pub const HEAD_DIMS: &[usize] = &[64, 128];
 /// Rows of queries of a warpgroup: the height of a `wgmma`.
 const WARPGROUP_ROWS: usize = 64;
 const WARPGROUP_THREADS: usize = 128;
+/// Keys of one step of the value product.
+const STEP_KEYS: usize = 32;
 
 /// The largest number of f16.
 const LARGEST_F16: f32 = 65504.0;
 
 /// The most keys whose FP8 sums the tensor core may add up alone: it aligns what it adds to the largest and cuts off
 /// what lies below 2⁻¹³ of it, so that many equal terms are lost in their own sum.
-const MOST_UNPROMOTED_KEYS: usize = 512;
+pub(super) const MOST_UNPROMOTED_KEYS: usize = 512;
 
 impl Config {
     /// Query rows of a tile.
@@ -195,7 +181,7 @@ impl Config {
         match (self.weights, self.linear) {
             (Weights::Split, _) => Accuracy::Precise,
             (Weights::Fp8, 0) => Accuracy::ExactExp,
-            (Weights::Fp8, 1 | 2) => Accuracy::Balanced,
+            (Weights::Fp8, 1..=3) => Accuracy::Balanced,
             (Weights::Fp8, _) => Accuracy::Fast,
         }
     }
@@ -213,6 +199,7 @@ impl Config {
             ("stages", self.stages),
             ("linear", self.linear),
             ("promote", self.promote),
+            ("flight", self.flight),
         ];
         for (name, value) in numbers {
             let listed = KNOBS.iter().find(|knob| knob.name == name).map_or(&[][..], |knob| knob.values);
@@ -249,11 +236,26 @@ impl Config {
                 "set warpgroups=2, or order=free",
             ));
         }
-        if self.order == Order::Pingpong && (self.overlap != Overlap::None || self.promote > 0) {
+        if self.order == Order::Pingpong && self.promote > 0 {
             return Err(Error::invalid(
                 "order",
-                "pingpong has no registers left for promoted sums, or for weights whose products still run",
-                "set overlap=none and promote=0, or order=free",
+                "pingpong has no registers left for promoted sums",
+                "set promote=0 and sums=registers, or order=free",
+            ));
+        }
+        if self.flight > self.tile_keys / STEP_KEYS {
+            return Err(Error::invalid(
+                "flight",
+                format!("{} steps of {STEP_KEYS} keys are more than a tile of {} has", self.flight, self.tile_keys),
+                format!("set {} or less, or a larger tile_keys", self.tile_keys / STEP_KEYS),
+            ));
+        }
+        if self.tile_keys > 256 && !(self.warpgroups == 1 && self.scores == Scores::F16 && self.weights == Weights::Fp8)
+        {
+            return Err(Error::invalid(
+                "tile_keys",
+                format!("scores of {} keys leave registers for one warpgroup with FP8 weights alone", self.tile_keys),
+                "set warpgroups=1, scores=f16 and weights=fp8, or a smaller tile_keys",
             ));
         }
         if self.warpgroups == 3 && self.scores == Scores::F32 && self.tile_keys > 128 {
@@ -317,15 +319,15 @@ impl Config {
                 "quantise Q and K with largest code 16 (Quantizer::with_largest_code), or set scores=f32 and linear=0",
             ));
         }
-        let key_len = problem.shape().key_len;
-        if self.promote == 0 && key_len > MOST_UNPROMOTED_KEYS && !operands.v.centred {
+        // How long the parts of split keys are is known at launch.
+        if self.split_keys == SplitKeys::Off {
+            self.check_sums(problem.shape().key_len, operands)?;
+        }
+        if self.tile_keys > 256 && head_dim > 64 {
             return Err(Error::invalid(
-                "promote",
-                format!(
-                    "FP8 tensor cores lose small terms in long sums: beyond {MOST_UNPROMOTED_KEYS} keys, and there are \
-                     {key_len}, V with a mean comes out wrong"
-                ),
-                "set promote=512, or quantise V centred",
+                "tile_keys",
+                format!("scores of {} keys and sums of {head_dim} channels are too many registers", self.tile_keys),
+                "set tile_keys=256",
             ));
         }
         let bytes = super::shared_bytes(self, head_dim);
@@ -339,6 +341,21 @@ impl Config {
                     Arch::Sm90a
                 ),
                 "set a smaller tile_keys, fewer warpgroups or stages, or sums=registers",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether sums over this many keys may be left to the tensor cores.
+    pub(super) fn check_sums(&self, keys: usize, operands: &Operands) -> Result<()> {
+        if self.promote == 0 && keys > MOST_UNPROMOTED_KEYS && !operands.v.centred {
+            return Err(Error::invalid(
+                "promote",
+                format!(
+                    "FP8 tensor cores lose small terms in long sums: beyond {MOST_UNPROMOTED_KEYS} keys, and there are \
+                     {keys}, V with a mean comes out wrong"
+                ),
+                "set promote=512, or quantise V centred",
             ));
         }
         Ok(())
@@ -365,7 +382,7 @@ impl Config {
             "split_keys" => self.split_keys = value.parse()?,
             "launch" => self.launch = value.parse()?,
             "order" => self.order = value.parse()?,
-            "overlap" => self.overlap = value.parse()?,
+            "flight" => self.flight = number()?,
             _ => {
                 let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
                 return Err(suggest::unknown("knob", knob, &names));
@@ -390,7 +407,7 @@ impl Config {
             "split_keys" => self.split_keys.to_string(),
             "launch" => self.launch.to_string(),
             "order" => self.order.to_string(),
-            "overlap" => self.overlap.to_string(),
+            "flight" => self.flight.to_string(),
             _ => return None,
         })
     }
@@ -455,11 +472,14 @@ mod tests {
         for (text, knob) in [
             ("warpgroups=4", "warpgroups"),
             ("tile_keys=96", "tile_keys"),
+            ("fast,tile_keys=512", "tile_keys"),
+            ("fast,tile_keys=64,flight=4", "flight"),
             ("tile_keys=many", "tile_keys"),
-            ("stages=1", "stages"),
-            ("linear=5", "linear"),
+            ("stages=5", "stages"),
+            ("linear=9", "linear"),
             ("promote=100", "promote"),
-            ("precise,linear=1", "linear"),
+            ("precise,linear=1", "weights"),
+            ("fast,scores=f32", "linear"),
             ("fast,weights=split", "weights"),
             ("precise,row_sum=adds", "weights"),
             ("fast,row_sum=adds", "row_sum"),
@@ -467,7 +487,7 @@ mod tests {
             ("fast,warpgroups=2,order=pingpong", "order"),
             ("fast,tile_keys=192", "promote"),
             ("fast,promote=0,sums=shared", "sums"),
-            ("precise,warpgroups=3,tile_keys=256", "tile_keys"),
+            ("precise,scores=f32", "tile_keys"),
             ("scores=f8", "scores"),
             ("tile=64", "knob"),
             ("fastest", "stage"),
@@ -498,7 +518,7 @@ mod tests {
         let wide: fn(&mut Operands) = |operands| operands.q.largest_code = 448.0;
         let error = refused("fast", &usual, wide, Arch::Sm90);
         assert!(error.starts_with("scores: codes of Q up to 448 times codes of K up to 16 over 64"), "{error}");
-        assert_eq!(check("precise", &usual, wide, Arch::Sm90), Ok(()));
+        assert_eq!(check("precise,scores=f32,tile_keys=128", &usual, wide, Arch::Sm90), Ok(()));
         let unpromoted = "fast,promote=0,sums=registers";
         assert!(refused(unpromoted, &usual, nothing, Arch::Sm90).starts_with("promote: FP8 tensor cores lose"));
         let centred: fn(&mut Operands) = |operands| operands.v = Operand { centred: true, ..operands.v };

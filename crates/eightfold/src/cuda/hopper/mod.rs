@@ -10,7 +10,7 @@ mod stages;
 use super::Arch;
 use crate::error::{Error, Result};
 pub use choose::choose;
-pub use config::{Config, HEAD_DIMS, KNOBS, Launch, Order, Overlap, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+pub use config::{Config, HEAD_DIMS, KNOBS, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
 pub use launch::Prepared;
 pub(super) use program::program;
 pub use program::shared_bytes;

@@ -16,7 +16,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("STAGES", config.stages.to_string()),
         ("SCORES_F32", flag(config.scores == Scores::F32)),
         ("SPLIT_WEIGHTS", flag(config.weights == Weights::Split)),
-        ("LINEAR_QUARTERS", config.linear.to_string()),
+        ("LINEAR_EIGHTHS", config.linear.to_string()),
         ("PROMOTE_TILES", (config.promote / config.tile_keys).to_string()),
         ("PROMOTE_SHARED", flag(config.sums == Sums::Shared)),
         ("ROW_SUM_TENSOR", flag(config.row_sum == RowSum::Tensor)),
@@ -24,7 +24,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("SPLIT_KEYS", flag(config.split_keys == SplitKeys::On)),
         ("DEPENDENT", flag(config.launch == Launch::Dependent)),
         ("PINGPONG", flag(config.order == Order::Pingpong)),
-        ("OVERLAP", (config.overlap as u8).to_string()),
+        ("FLIGHT", config.flight.to_string()),
         ("MASKS", masks(kind, config).to_string()),
         ("BOUNDED_WAITS", flag(cfg!(debug_assertions))),
         ("SHARED_BYTES", shared.to_string()),
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn shared_memory_is_the_sum_of_its_parts() {
         let bytes = |text: &str, head_dim| shared_bytes(&text.parse().unwrap(), head_dim);
-        let fast = STAGES[0].at(128);
+        let fast = STAGES[0].at(128, Mask::None);
         assert_eq!(shared_bytes(&fast, 128), 128 * 128 + 2 * (256 * 128 + 136 * 256) + 80);
         assert_eq!(bytes("fast", 64), 192 * 64 + 3 * (256 * 64 + 72 * 256) + 3 * 128 * 4 * 32 + 112);
         assert_eq!(bytes("fast,tile_keys=64", 64), 192 * 64 + 3 * (64 * 64 + 5 * 1024) + 3 * 128 * 4 * 32 + 112);

@@ -1,16 +1,15 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{Config, Launch, Order, Overlap, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+use super::config::{Config, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
 use crate::error::Result;
 use crate::knobs;
-use crate::problem::Accuracy;
+use crate::problem::{Accuracy, Mask};
 
 /// A named config of this kernel.
 pub type Stage = knobs::Stage<Config>;
 
 /// What is the same everywhere, at 64 channels a head: three warpgroups read every tile of K and V, and what they have
-/// summed waits in shared memory, since 160 registers are all that each thread has: too few for weights whose products
-/// still run beside the next scores.
+/// summed waits in shared memory, since 160 registers are all that each thread has.
 const BASE: Config = Config {
     warpgroups: 3,
     tile_keys: 256,
@@ -18,47 +17,53 @@ const BASE: Config = Config {
     scores: Scores::F16,
     weights: Weights::Fp8,
     linear: 0,
-    promote: 1024,
+    promote: 512,
     sums: Sums::Shared,
     row_sum: RowSum::Tensor,
     rescale: Rescale::Lazy,
     split_keys: SplitKeys::Off,
     launch: Launch::Plain,
     order: Order::Free,
-    overlap: Overlap::None,
+    flight: 2,
 };
-const FAST: Config = Config { linear: 4, ..BASE };
-const BALANCED: Config = Config { linear: 2, ..BASE };
+const FAST: Config = Config { linear: 8, ..BASE };
+const BALANCED: Config = Config { linear: 3, ..BASE };
 const EXACT_EXP: Config = BASE;
-/// Two parts of every weight take the registers of a third warpgroup.
-const PRECISE: Config = Config { weights: Weights::Split, warpgroups: 2, ..in_f32(BASE) };
+const PRECISE: Config = Config { weights: Weights::Split, ..BASE };
 
-/// The same with scores in f32, for codes of any range: they take twice the registers, so that half the keys fit.
-pub(super) const fn in_f32(config: Config) -> Config {
-    let tile_keys = if config.tile_keys > 128 { 128 } else { config.tile_keys };
-    Config { scores: Scores::F32, linear: 0, tile_keys, ..config }
+/// The same with scores in f32, for codes of any range: they take twice the registers, so that half the keys and two
+/// warpgroups fit.
+pub(super) fn in_f32(config: Config) -> Config {
+    Config {
+        scores: Scores::F32,
+        linear: 0,
+        tile_keys: config.tile_keys.min(128),
+        warpgroups: config.warpgroups.min(2),
+        stages: if config.warpgroups > 1 { 3 } else { config.stages.max(2) },
+        sums: if config.promote > 0 { Sums::Shared } else { Sums::Registers },
+        flight: config.flight.min(2),
+        ..config
+    }
 }
 
 /// Every stage, from the fastest to the most precise, in the order of [`Accuracy`].
 pub const STAGES: &[Stage] = &[
     Stage { name: "fast", what: "every exponential straight into an FP8 code", config: FAST },
-    Stage { name: "balanced", what: "half of them by the exponential unit", config: BALANCED },
+    Stage { name: "balanced", what: "five eighths of them by the exponential unit", config: BALANCED },
     Stage { name: "exact-exp", what: "all of them by the exponential unit", config: EXACT_EXP },
-    Stage { name: "precise", what: "scores in f32, weights in two FP8 parts", config: PRECISE },
+    Stage { name: "precise", what: "weights in two FP8 parts", config: PRECISE },
 ];
 
 impl Stage {
-    /// The stage for heads of this many channels: at 128, two warpgroups have the registers for all they sum, unless
-    /// weights have two parts.
-    pub fn at(&self, head_dim: usize) -> Config {
-        if head_dim <= 64 {
-            return self.config;
+    /// The stage for heads of this many channels under this mask: at 128, two warpgroups have the registers for all they
+    /// sum; without a mask, `fast` has some left for more products in flight.
+    pub fn at(&self, head_dim: usize, mask: Mask) -> Config {
+        let flight = if self.config.linear == 8 && mask == Mask::None { 4 } else { self.config.flight };
+        let config = Config { flight, ..self.config };
+        match head_dim {
+            ..=64 => config,
+            _ => Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config },
         }
-        let sums = match self.config.weights {
-            Weights::Fp8 => Sums::Registers,
-            Weights::Split => Sums::Shared,
-        };
-        Config { warpgroups: 2, stages: 2, promote: 512, sums, ..self.config }
     }
 }
 
@@ -84,7 +89,8 @@ mod tests {
             for head_dim in [64, 128] {
                 for len in [1, 512, 131_072] {
                     let problem = Problem::new(Shape::new(1, 2, len, head_dim)).unwrap();
-                    let outcome = stage.at(head_dim).check_problem(&problem, &Operands::hoped(&problem), Arch::Sm90a);
+                    let config = stage.at(head_dim, Mask::None);
+                    let outcome = config.check_problem(&problem, &Operands::hoped(&problem), Arch::Sm90a);
                     outcome.unwrap_or_else(|error| panic!("{} {problem}: {error}", stage.name));
                 }
             }
@@ -96,7 +102,7 @@ mod tests {
         assert_eq!(STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>(), Accuracy::NAMES);
         for accuracy in Accuracy::ALL {
             assert_eq!(of(*accuracy).name, accuracy.to_string());
-            assert_eq!(of(*accuracy).at(128).accuracy(), *accuracy);
+            assert_eq!(of(*accuracy).at(128, Mask::Causal).accuracy(), *accuracy);
         }
     }
 

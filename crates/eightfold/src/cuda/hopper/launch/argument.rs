@@ -146,7 +146,8 @@ fn walks(
             pointer: k,
             sizes: [head_dim, key_len, kv_heads, batch],
             strides: strides(k_lines),
-            part: [head_dim, config.tile_keys, 1, 1],
+            // The copy engine takes up to 256 rows at a time.
+            part: [head_dim, config.tile_keys.min(256), 1, 1],
         },
         Walk {
             pointer: v,

@@ -74,6 +74,7 @@ impl Prepared {
         }
         let multiprocessors = device.info().multiprocessors;
         let cut = Cut::new(problem, config, multiprocessors)?;
+        config.check_sums(cut.keys_of_part(config).min(problem.shape().key_len), &Operands::of(q, k, v))?;
         let arranged = v.layout() == Layout::BhdsExchanged;
         let split = config.split_keys == SplitKeys::On;
         Ok(Prepared {

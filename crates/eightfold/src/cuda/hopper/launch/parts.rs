@@ -24,9 +24,10 @@ impl Parts {
     }
 }
 
-/// Of every part of every unit, and every row of it: the sums of the channels, the maximum, and the sum of the weights.
+/// Of every part of every unit, and every row of it: the sums of the channels, the maximum and the sum of the weights,
+/// padded so that rows start at a multiple of 16 bytes.
 fn sums_bytes(config: &Config, cut: &Cut, head_dim: usize) -> usize {
-    4 * cut.units * cut.splits * config.tile_queries() * (head_dim + 2)
+    4 * cut.units * cut.splits * config.tile_queries() * (head_dim + 4)
 }
 
 #[cfg(test)]
@@ -39,6 +40,6 @@ mod tests {
         let shape = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         let config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
         let cut = Cut::new(&Problem::new(shape).unwrap(), &config, 132).unwrap();
-        assert_eq!(sums_bytes(&config, &cut, 128), 4 * 4 * 32 * 64 * 130);
+        assert_eq!(sums_bytes(&config, &cut, 128), 4 * 4 * 32 * 64 * 132);
     }
 }

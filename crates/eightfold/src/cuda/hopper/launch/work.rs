@@ -6,7 +6,7 @@ use crate::problem::{Problem, Shape};
 
 /// The cut of a problem: `Work` of the device code finds its way by the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(in crate::cuda::hopper) struct Cut {
     /// Query heads of one tile.
     pub(super) packed_heads: usize,
     /// Tiles along the queries.
@@ -22,7 +22,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub(super) fn new(problem: &Problem, config: &Config, multiprocessors: usize) -> Result<Cut> {
+    pub(in crate::cuda::hopper) fn new(problem: &Problem, config: &Config, multiprocessors: usize) -> Result<Cut> {
         let units = tiles_of_queries(problem, config);
         let key_tiles = problem.shape().key_len.div_ceil(config.tile_keys);
         // As many parts as all run at once, none of them without a tile.
@@ -52,6 +52,11 @@ impl Cut {
             splits,
             tiles_per_split,
         })
+    }
+
+    /// Keys of the longest part.
+    pub(in crate::cuda::hopper) fn keys_of_part(&self, config: &Config) -> usize {
+        self.tiles_per_split * config.tile_keys
     }
 
     /// Blocks of a launch: as many as fit at a time, and no more than there is work.
