@@ -12,6 +12,7 @@
 #   odd        the gates for every stage on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
+#   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
@@ -32,7 +33,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench sanitizer"
+all="doctor build run odd ladder bench profile sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -79,7 +80,7 @@ troubles() {
 
 section_doctor() {
     job doctor "$eightfold" doctor --python "$python" --out "$out/records"
-    grep -E '^[+-] (GPU|NVRTC|PyTorch|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
+    grep -E '^[+-] (GPU|NVRTC|PyTorch|ncu|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
 }
 
 section_build() {
@@ -115,6 +116,11 @@ section_bench() {
             --shape small mission mission_b2 long 1,8,512,128 2,16,2048,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
     done
+}
+
+section_profile() {
+    job profile "$eightfold" profile --kernel ladder --shape mission long --out "$out/records" || troubles profile
+    cut -c1-200 "$out/log/profile.txt"
 }
 
 sanitizer_program() {

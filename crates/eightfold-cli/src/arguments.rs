@@ -1,6 +1,6 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, compare, doctor, explain, ladder, ledger, report, run};
+use crate::commands::{attend, bench, compare, doctor, explain, ladder, ledger, profile, report, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -45,6 +45,13 @@ pub enum Command {
     /// Exit code: 0 for PASS, and without --require for every sound comparison; 1 where a gate failed, or with --require
     /// for VALID NEGATIVE and INCONCLUSIVE; 2 for a mistake or an INVALID RUN.
     Compare(compare::Arguments),
+    /// Count with Nsight Compute what chosen variants do on a GPU, and say what bounds them
+    ///
+    /// Each variant is profiled in a process of its own while it passes its correctness gate: tensor cores, device memory,
+    /// throughput, resident warps, bank conflicts, local memory, special functions, stall reasons. Clocks are left alone.
+    /// The profile gate asks for tensor cores that are busy at least 50 % of the time and device memory that is busy less
+    /// than 50 %: a stage whose ledger entry claims that the tensor cores bound it fails without; for others it is a finding.
+    Profile(profile::Arguments),
     /// Show what every stage was expected to bring, and what it brought
     Ledger(ledger::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
         Some(Command::Compare(arguments)) => commands::compare::execute(&arguments, json),
+        Some(Command::Profile(own)) => commands::profile::execute(&own, arguments.nvrtc.as_deref(), json),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),

@@ -106,7 +106,7 @@ impl Examination<'_> {
                 decide(&mut entries, self.thresholds.performance.required_gain);
             }
         }
-        let group = Group { shape: self.shape.into(), problem: problem.into(), entries, sweep: self.sweep };
+        let group = Group { entries, sweep: self.sweep, ..Group::new(self.shape, problem) };
         Examined { group, lost }
     }
 

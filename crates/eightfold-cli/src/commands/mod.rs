@@ -9,6 +9,7 @@ mod dump;
 pub mod explain;
 pub mod ladder;
 pub mod ledger;
+pub mod profile;
 mod recording;
 pub mod report;
 pub mod run;

@@ -78,6 +78,17 @@ impl Recording {
         self.save()
     }
 
+    /// Adds what was counted for one variant, on the device that the profiled program found.
+    pub fn keep_profile(&mut self, device: &Provenance, group: Group) -> Result<()> {
+        let Provenance { gpu, nvrtc, .. } = device.clone();
+        self.record.provenance = Provenance { gpu, nvrtc, ..self.record.provenance.clone() };
+        match self.record.groups.last_mut().filter(|last| last.problem == group.problem) {
+            Some(last) => last.entries.extend(group.entries),
+            None => self.record.groups.push(group),
+        }
+        self.save()
+    }
+
     /// The record so far.
     pub fn record(&self) -> &Record {
         &self.record
@@ -150,7 +161,7 @@ mod tests {
 
     fn group(shape: &str) -> Group {
         let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
-        Group { shape: shape.into(), problem: (&problem).into(), entries: Vec::new(), sweep: false }
+        Group::new(shape, &problem)
     }
 
     fn lost() -> Error {

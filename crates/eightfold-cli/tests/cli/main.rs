@@ -7,6 +7,7 @@ mod gpu;
 mod jobs;
 mod ledger;
 mod machine_faults;
+mod profile;
 mod report;
 mod support;
 mod words;

@@ -180,7 +180,7 @@ mod tests {
 
     fn side(name: &str, problem: &Problem, entries: Vec<Entry>) -> RecordSide {
         let mut record = Record::new(Kind::Bench, Provenance::capture(2));
-        record.groups.push(Group { shape: "mission".into(), problem: problem.into(), entries, sweep: false });
+        record.groups.push(Group { entries, ..Group::new("mission", problem) });
         RecordSide { name: name.into(), record }
     }
 

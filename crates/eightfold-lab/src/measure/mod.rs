@@ -12,7 +12,7 @@ pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub use interleave::{Measured, interleave};
 pub use kernel::KernelContestant;
 pub use race::{Looks, Race, Raced};
-pub use samples::{Samples, Summary, Timer};
+pub use samples::{Cache, Samples, Summary, Timer};
 
 use eightfold::Result;
 

@@ -7,6 +7,7 @@ mod errors;
 mod group;
 mod ladder;
 mod page;
+mod profile;
 mod resources;
 mod roofline;
 mod scale;

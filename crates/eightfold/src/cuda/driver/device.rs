@@ -30,6 +30,10 @@ pub struct DeviceInfo {
     pub max_shared_bytes: usize,
     /// The highest clock of the multiprocessors.
     pub clock_khz: usize,
+    /// The clock of its memory.
+    pub memory_clock_khz: usize,
+    /// The width of the bus to its memory.
+    pub memory_bus_bits: usize,
     /// The version of the driver, such as `13.0`.
     pub driver: String,
 }
@@ -181,6 +185,8 @@ fn describe(ordinal: usize, device: CUdevice, driver: i32) -> Result<DeviceInfo>
         l2_bytes: size(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         max_shared_bytes: size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         clock_khz: size(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: size(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_bits: size(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         driver: version_text(driver),
     })
 }
