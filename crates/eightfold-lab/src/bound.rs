@@ -2,9 +2,10 @@
 
 use crate::measure::Cache;
 use crate::numbers;
-use crate::provenance::{Gpu, Provenance};
+use crate::provenance::Gpu;
 use crate::record::ProblemRecord;
 use eightfold::cpu::Features;
+use eightfold::cuda::driver::Device;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
@@ -32,9 +33,13 @@ pub struct Bound {
 }
 
 impl Peaks {
-    /// Those of the device that a kernel on a GPU, or on the CPU, runs on; none of a device that is not known here.
-    pub fn of(provenance: &Provenance, on_gpu: bool) -> Option<Peaks> {
-        if on_gpu { provenance.gpu.as_ref().and_then(Peaks::of_gpu) } else { Peaks::of_cpu(provenance.threads) }
+    /// Those of this machine's default GPU, or of its CPU on this pool's threads.
+    pub fn here(on_gpu: bool) -> Option<Peaks> {
+        if on_gpu {
+            Peaks::of_gpu(&Gpu::from(&Device::default().ok()?))
+        } else {
+            Peaks::of_cpu(rayon::current_num_threads())
+        }
     }
 
     /// A GPU's, at its highest clock.

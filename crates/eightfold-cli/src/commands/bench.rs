@@ -1,16 +1,14 @@
 //! `eightfold bench`: timing, contestants taking turns, peers included.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{PeerArguments, ShapeArguments, VariantArguments};
+use super::selection::{MannerArguments, PeerArguments, ShapeArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::bench_table;
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::quantize::Quantizer;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
-use eightfold_lab::gates::{StandardCase, Thresholds};
-use eightfold_lab::inputs::Family;
+use eightfold_lab::gates::{Thresholds, timing_cases};
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
 
@@ -26,6 +24,8 @@ pub struct Arguments {
     /// Runs to count per contestant [default: as gates.toml says]
     #[arg(long, value_name = "N")]
     iterations: Option<usize>,
+    #[command(flatten)]
+    manner: MannerArguments,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -68,14 +68,13 @@ impl Arguments {
         for (name, problem, candidates) in jobs {
             let share = problem.flop() / total;
             progress.at(start, &format!("{name}: preparing inputs and references"));
-            let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
-                .prepare(&Quantizer::new(problem.input_format()), &thresholds.correctness.reference)?;
+            let cases = timing_cases(problem, &thresholds.correctness.reference)?;
             let examination = Examination {
                 shape: name,
-                cases: &[case],
+                cases: &cases,
                 candidates,
                 thresholds: &thresholds,
-                timed: true,
+                timed: Some(self.manner.manner()),
                 ladder: false,
                 sweep: false,
                 max_gate_seconds: f64::INFINITY,

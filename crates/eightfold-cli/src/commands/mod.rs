@@ -4,6 +4,7 @@ pub mod attend;
 pub mod bench;
 mod build;
 pub mod compare;
+pub mod contestant;
 pub mod doctor;
 mod dump;
 pub mod explain;

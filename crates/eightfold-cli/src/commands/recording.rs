@@ -78,10 +78,15 @@ impl Recording {
         self.save()
     }
 
+    /// Notes the GPU and its compiler as another process found them.
+    pub fn adopt_device(&mut self, found: &Provenance) {
+        self.record.provenance.gpu = found.gpu.clone();
+        self.record.provenance.nvrtc = found.nvrtc.clone();
+    }
+
     /// Adds what was counted for one variant, on the device that the profiled program found.
     pub fn keep_profile(&mut self, device: &Provenance, group: Group) -> Result<()> {
-        let Provenance { gpu, nvrtc, .. } = device.clone();
-        self.record.provenance = Provenance { gpu, nvrtc, ..self.record.provenance.clone() };
+        self.adopt_device(device);
         match self.record.groups.last_mut().filter(|last| last.problem == group.problem) {
             Some(last) => last.entries.extend(group.entries),
             None => self.record.groups.push(group),

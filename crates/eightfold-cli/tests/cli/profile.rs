@@ -143,7 +143,7 @@ fn what_cannot_be_profiled_is_refused_with_the_reason() {
     let place = with_profiler(&complete(), QUERY, Outcome::Pass);
     let line = refused(&place, "profile --ncu ./ncu --variant cpu:avx2");
     assert!(line.contains("cpu:avx2 does not run on a GPU"), "{line}");
-    assert!(refused(&place, "profile --ncu ./none").contains("`./none` is not a file"));
+    assert!(refused(&place, "profile --ncu ./none --kernel ladder").contains("`./none` is not a file"));
     assert!(refused(&place, "profile --diff record.json record.json").contains("no profile of the same problem"));
     assert!(refused(&place, "profile --diff record.json").contains("2 values required"));
     std::fs::write(place.file("ncu"), "#!/bin/sh\nexit 1\n").unwrap();

@@ -96,7 +96,7 @@ impl Ncu {
             Mask::None => floor_words(&target.variant, target.shape, head_dim, profile.time_us()?, &record.provenance),
             Mask::Causal => None,
         };
-        let position = match Peaks::of(&record.provenance, true) {
+        let position = match record.provenance.gpu.as_ref().and_then(Peaks::of_gpu) {
             Some(peaks) => Position::of(profile, target.problem.flop(), &peaks)?,
             None => None,
         };

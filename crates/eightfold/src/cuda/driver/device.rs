@@ -113,6 +113,17 @@ impl Device {
         Buffer::new(self.context.clone(), bytes)
     }
 
+    /// Its address on the PCI bus, such as `00000000:3B:00.0`, by which the driver's other libraries know it.
+    pub fn pci_bus_id(&self) -> Result<String> {
+        let mut text: [c_char; 32] = [0; 32];
+        let device = handle(self.info.ordinal)?;
+        // SAFETY: the driver writes at most as many characters as it is told, the last a zero.
+        let result = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, device) };
+        outcome("cuDeviceGetPCIBusId", result)?;
+        // SAFETY: the call above succeeded and ended the text with a zero.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
     /// How much device memory is left.
     pub fn memory(&self) -> Result<MemoryInfo> {
         let (free_bytes, total_bytes) = super::memory::free_and_total_bytes(&self.context)?;

@@ -13,6 +13,7 @@ mod graph;
 mod library;
 mod memory;
 mod module;
+mod monitor;
 mod pointer;
 mod stream;
 
@@ -23,5 +24,6 @@ pub use graph::Graph;
 pub use memory::Buffer;
 pub(crate) use memory::{Plain, download, fill};
 pub(crate) use module::{Function, Grid, Module};
+pub use monitor::{Monitor, Reading};
 pub(crate) use pointer::{ALIGNMENT_BYTES, check_pointer};
 pub use stream::Stream;
