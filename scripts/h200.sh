@@ -13,6 +13,7 @@
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
+#   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
@@ -33,7 +34,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench profile sanitizer"
+all="doctor build run odd ladder bench profile plant sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -121,6 +122,11 @@ section_bench() {
 section_profile() {
     job profile "$eightfold" profile --kernel ladder --shape mission long --out "$out/records" || troubles profile
     cut -c1-200 "$out/log/profile.txt"
+}
+
+section_plant() {
+    EIGHTFOLD=$eightfold job plant scripts/plant.sh "$out/records" ladder:unpack --shape mission
+    cat "$out/log/plant.txt"
 }
 
 sanitizer_program() {
