@@ -8,7 +8,7 @@ use crate::build;
 use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds};
 use crate::measure::{Conditions, Manner};
 use crate::peers::{Backend, Torch, TorchOnCuda};
-use crate::progress::Progress;
+use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
@@ -103,9 +103,16 @@ impl Examination<'_> {
             let what = format!("{} {problem}: timing", self.shape);
             progress.at(gating_share, &what);
             let peer = torch.zip(peer_case.as_ref());
-            let tick = &mut |share: f64| progress.at(gating_share + (1.0 - gating_share) * share, &what);
-            group.conditions = self.time(&mut entries, peer, manner, tick);
             group.bound = Peaks::here(on_gpu).and_then(|peaks| Bound::of(&group.problem, &peaks, manner.cache));
+            let part = &mut Part { whole: progress, start: gating_share, share: 1.0 - gating_share };
+            let tick = &mut |share: f64, so_far: Option<Vec<Entry>>| {
+                part.at(share, &what);
+                if let Some(entries) = so_far {
+                    part.unfinished(&Group { entries, ..group.clone() });
+                }
+            };
+            let conditions = self.time(&mut entries, peer, manner, tick);
+            group.conditions = conditions;
             if let Some(bound) = &group.bound {
                 entries.iter_mut().for_each(|entry| refuse_impossible(entry, bound));
             }

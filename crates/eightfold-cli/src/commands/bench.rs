@@ -4,13 +4,14 @@ use super::recording::{RecordArguments, Recording, tables};
 use super::selection::{MannerArguments, PeerArguments, ShapeArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::bench_table;
-use crate::progress::Bar;
+use crate::progress::KeepingBar;
 use clap::Args;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
 use eightfold_lab::gates::{Thresholds, timing_cases};
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
+use std::cell::RefCell;
 
 /// What may be asked of the clock.
 #[derive(Args, Debug)]
@@ -54,16 +55,18 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     if jobs.iter().any(|(_, _, candidates)| candidates.iter().any(Candidate::on_gpu)) {
         recording = recording.with_cuda();
     }
-    let ended = arguments.work(&jobs, &mut recording);
+    let recording = RefCell::new(recording);
+    let ended = arguments.work(&jobs, &recording);
+    let recording = recording.into_inner();
     recording.finish(ended, json, |record| tables(record, bench_table::render))
 }
 
 impl Arguments {
-    fn work(&self, jobs: &[Job], recording: &mut Recording) -> Result<()> {
-        let thresholds = recording.thresholds().clone();
+    fn work(&self, jobs: &[Job], recording: &RefCell<Recording>) -> Result<()> {
+        let thresholds = recording.borrow_mut().thresholds().clone();
         let (mut torch, missing) = self.peers.start();
         let total: f64 = jobs.iter().map(|(_, problem, _)| problem.flop()).sum();
-        let mut progress = Bar::new();
+        let mut progress = KeepingBar::new(recording);
         let mut start = 0.0;
         for (name, problem, candidates) in jobs {
             let share = problem.flop() / total;
@@ -82,7 +85,7 @@ impl Arguments {
             let part = &mut Part { whole: &mut progress, start, share };
             let Examined { mut group, lost } = examination.run(problem, torch.as_mut(), part);
             group.entries.extend(missing.clone());
-            recording.keep(group)?;
+            recording.borrow_mut().keep(group)?;
             lost.map_or(Ok(()), Err)?;
             start += share;
         }

@@ -4,7 +4,7 @@ use super::recording::{RecordArguments, Recording};
 use super::selection::{CacheArgument, MannerArguments, mask};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
-use crate::progress::Bar;
+use crate::progress::{Bar, KeepingBar};
 use clap::Args;
 use eightfold::{Error, Plan, Problem, Result, Variant};
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
@@ -15,6 +15,7 @@ use eightfold_lab::record::{Group, Kind, Record};
 use eightfold_lab::shapes;
 use eightfold_lab::store::{RECORD_FILE, write_file};
 use eightfold_lab::verdict::RESOLUTION;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -145,9 +146,14 @@ impl Arguments {
         (0..self.tries.unwrap_or(1)).map(move |more| first.wrapping_add(more))
     }
 
+    /// A bar that keeps the times round by round, unless there are many tries, whose times are not kept.
+    fn progress<'r>(&self, recording: &'r RefCell<Recording>) -> Box<dyn Progress + 'r> {
+        if self.tries.is_some() { Box::new(Bar::new()) } else { Box::new(KeepingBar::new(recording)) }
+    }
+
     /// Keeps a verdict, and what it rests on unless there are many.
-    fn keep(&self, recording: &mut Recording, group: Group, comparison: Comparison) -> Result<()> {
-        recording.keep_comparisons(Some(group).filter(|_| self.tries.is_none()), vec![comparison])
+    fn keep(&self, recording: &RefCell<Recording>, group: Group, comparison: Comparison) -> Result<()> {
+        recording.borrow_mut().keep_comparisons(Some(group).filter(|_| self.tries.is_none()), vec![comparison])
     }
 
     fn variants(&self, gain: f64, planted: Option<f64>) -> Result<Recording> {
@@ -163,7 +169,8 @@ impl Arguments {
             recording = recording.with_cuda();
         }
         let thresholds = recording.thresholds().clone();
-        let mut progress = Bar::new();
+        let recording = RefCell::new(recording);
+        let mut progress = self.progress(&recording);
         progress.at(0.0, &format!("{shape}: preparing inputs and references"));
         let cases = timing_cases(&problem, &thresholds.correctness.reference)?;
         for seed in self.seeds() {
@@ -179,10 +186,11 @@ impl Arguments {
                 manner: self.manner.manner(),
                 planted,
             };
-            let Compared { group, comparison } = live.run(&problem, &mut progress)?;
-            self.keep(&mut recording, group, comparison)?;
+            let Compared { group, comparison } = live.run(&problem, &mut *progress)?;
+            self.keep(&recording, group, comparison)?;
         }
-        Ok(recording)
+        drop(progress);
+        Ok(recording.into_inner())
     }
 
     fn binaries(&self, gain: f64, nvrtc: Option<&Path>) -> Result<Recording> {
@@ -198,7 +206,8 @@ impl Arguments {
         line.extend(files.iter().filter_map(|(flag, path)| Some([(*flag).into(), (*path)?.into()])).flatten());
         let path = |text: &str| Path::new(text).canonicalize().unwrap_or_else(|_| text.into());
         let (baseline, candidate) = (path(&self.a), path(&self.b));
-        let mut progress = Bar::new();
+        let recording = RefCell::new(recording);
+        let mut progress = self.progress(&recording);
         for seed in self.seeds() {
             let binaries = Binaries {
                 shape: &shape,
@@ -212,11 +221,12 @@ impl Arguments {
                 most_rounds: self.rounds.unwrap_or(DEFAULT_ROUNDS),
                 manner: self.manner.manner(),
             };
-            let BinariesCompared { group, comparison, provenance } = binaries.run(&mut progress)?;
-            recording.adopt_device(&provenance);
-            self.keep(&mut recording, group, comparison)?;
+            let BinariesCompared { group, comparison, provenance } = binaries.run(&mut *progress)?;
+            recording.borrow_mut().adopt_device(&provenance);
+            self.keep(&recording, group, comparison)?;
         }
-        Ok(recording)
+        drop(progress);
+        Ok(recording.into_inner())
     }
 
     fn refuse_what_does_not_apply(&self, kinds: Kinds) -> Result<()> {

@@ -11,7 +11,7 @@ pub mod explain;
 pub mod ladder;
 pub mod ledger;
 pub mod profile;
-mod recording;
+pub mod recording;
 pub mod report;
 pub mod run;
 mod selection;

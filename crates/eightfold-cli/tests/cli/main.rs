@@ -5,6 +5,7 @@ mod bad_input;
 mod compare;
 mod gpu;
 mod jobs;
+mod killed;
 mod ledger;
 mod machine_faults;
 mod profile;

@@ -1,10 +1,10 @@
 //! Two binaries of this program against each other, now: each in processes of its own, which take turns.
 
-use super::contest::{Contest, note};
+use super::contest::{Contest, note, unfinished};
 use super::serve::{Hello, Request};
 use super::{Comparison, Side};
 use crate::gates::{Gate, Outcome, Thresholds};
-use crate::measure::{Contestant, Manner, Timer};
+use crate::measure::{Contestant, Manner, Samples, Timer};
 use crate::peers::Worker;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -79,7 +79,11 @@ impl Binaries<'_> {
             return Ok(BinariesCompared { group, comparison, provenance });
         }
         let what = format!("{} {}: timing", self.shape, self.problem);
-        let tick = &mut |share: f64| progress.at(GATING_SHARE + (1.0 - GATING_SHARE) * share, &what);
+        let so_far = comparison.clone();
+        let tick = &mut |share: f64, samples: &[Samples]| {
+            progress.at(GATING_SHARE + (1.0 - GATING_SHARE) * share, &what);
+            progress.unfinished(&unfinished(&group, &so_far, samples));
+        };
         let times = Contest {
             seed: self.seed,
             most_rounds: self.most_rounds,
@@ -89,7 +93,7 @@ impl Binaries<'_> {
         }
         .judge([a, b, c], &mut comparison, tick);
         if let Some(times) = times {
-            note(&mut group, &mut comparison, times);
+            note(&mut group, &mut comparison, &times);
         }
         Ok(BinariesCompared { group, comparison, provenance })
     }

@@ -30,7 +30,7 @@ impl Contest<'_> {
         &self,
         mut contestants: [&mut dyn Contestant; 3],
         comparison: &mut Comparison,
-        tick: &mut dyn FnMut(f64),
+        tick: &mut dyn FnMut(f64, &[Samples]),
     ) -> Option<Vec<Samples>> {
         let Contest { seed, most_rounds, thresholds, manner, on_gpu } = *self;
         let policy = if on_gpu { &thresholds.cuda_timing } else { &thresholds.timing };
@@ -64,19 +64,26 @@ fn impossible(comparison: &Comparison, samples: &[Samples], contest: &Contest) -
     bound.impossible(p50_us)
 }
 
-/// Puts the times and the verdict into the entries of baseline and candidate, the baseline's second turns as an entry of
-/// their own.
-pub(super) fn note(group: &mut Group, comparison: &mut Comparison, samples: Vec<Samples>) {
-    let Some(timer) = comparison.timer else { return };
+/// The entries of baseline and candidate with the times so far, the baseline's second turns as an entry of their own.
+pub(super) fn unfinished(group: &Group, comparison: &Comparison, samples: &[Samples]) -> Group {
+    let mut group = group.clone();
+    let Some(timer) = comparison.timer else { return group };
     let again = Entry { name: format!("{} again", comparison.baseline.name), ..group.entries[0].clone() };
     group.entries.insert(1, again);
     for (entry, samples) in group.entries.iter_mut().zip(samples) {
         let (cache, inputs) = (comparison.cache, comparison.inputs);
-        entry.timing = Timing::new(timer, samples).map(|timing| Timing { cache, inputs, ..timing });
+        entry.timing = Timing::new(timer, samples.clone()).map(|timing| Timing { cache, inputs, ..timing });
     }
-    comparison.baseline.p50_us = group.entries[0].p50_us();
-    comparison.candidate.p50_us = group.entries[2].p50_us();
-    group.entries[2].gates.push(GateReport {
+    group
+}
+
+/// Puts the times and the verdict into the entries.
+pub(super) fn note(group: &mut Group, comparison: &mut Comparison, samples: &[Samples]) {
+    *group = unfinished(group, comparison, samples);
+    let [baseline, _, candidate] = &mut group.entries[..] else { return };
+    comparison.baseline.p50_us = baseline.p50_us();
+    comparison.candidate.p50_us = candidate.p50_us();
+    candidate.gates.push(GateReport {
         gate: Gate::Performance,
         outcome: comparison.outcome,
         summary: comparison.summary.clone(),

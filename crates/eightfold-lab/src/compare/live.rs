@@ -1,10 +1,10 @@
 //! Two variants against each other, now: gates first, then rounds until it is decided.
 
-use super::contest::{Contest, note};
+use super::contest::{Contest, note, unfinished};
 use super::{Comparison, Side};
 use crate::examine::{Candidate, Examination, Examined};
 use crate::gates::{Case, Gate, GateReport, Outcome, Thresholds};
-use crate::measure::{Contestant, Manner, Plant, Rotation, contestants};
+use crate::measure::{Contestant, Manner, Plant, Rotation, Samples, contestants};
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use eightfold::{Error, Problem, Result};
@@ -70,8 +70,8 @@ impl Live<'_> {
         }
         lost.map_or(Ok(()), Err)?;
         let what = format!("{} {problem}: timing", self.shape);
-        let tick = &mut |share: f64| progress.at(GATING_SHARE + (1.0 - GATING_SHARE) * share, &what);
-        self.judge(&mut group, &mut comparison, tick)?;
+        let timing = &mut Part { whole: progress, start: GATING_SHARE, share: 1.0 - GATING_SHARE };
+        self.judge(&mut group, &mut comparison, &what, timing)?;
         Ok(Compared { group, comparison })
     }
 
@@ -101,7 +101,13 @@ impl Live<'_> {
     }
 
     /// Times both, the baseline twice, and fills in what that says.
-    fn judge(&self, group: &mut Group, comparison: &mut Comparison, tick: &mut dyn FnMut(f64)) -> Result<()> {
+    fn judge(
+        &self,
+        group: &mut Group,
+        comparison: &mut Comparison,
+        what: &str,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
         let planted = self.planted.unwrap_or(0.0);
         // Both sides are timed alike: one that is not slowed down has a plant of nothing.
         let plant = |share: f64| self.planted.map(|_| Plant::slower_by(share.max(0.0))).transpose();
@@ -123,6 +129,11 @@ impl Live<'_> {
         comparison.timer = Some(field[0].0);
         let [a, b, c] = &mut field[..] else { unreachable!("three lanes were made") };
         let contestants: [&mut dyn Contestant; 3] = [&mut *a.1, &mut *b.1, &mut *c.1];
+        let so_far = comparison.clone();
+        let tick = &mut |share: f64, samples: &[Samples]| {
+            progress.at(share, what);
+            progress.unfinished(&unfinished(group, &so_far, samples));
+        };
         let times = Contest {
             seed: self.seed,
             most_rounds: self.most_rounds,
@@ -132,7 +143,7 @@ impl Live<'_> {
         }
         .judge(contestants, comparison, tick);
         if let Some(times) = times {
-            note(group, comparison, times);
+            note(group, comparison, &times);
         }
         self.note_plant(group);
         Ok(())

@@ -3,7 +3,6 @@
 use crate::examine::{Candidate, Examination, Examined};
 use crate::gates::{Case, Outcome, Thresholds};
 use crate::measure::{Manner, Rotation, Timer, contestants};
-use crate::progress::Progress;
 use crate::provenance::Provenance;
 use crate::record::{Entry, ProblemRecord};
 use eightfold::{Error, Problem, Result};
@@ -62,12 +61,6 @@ pub struct Serving<'a> {
     pub provenance: Provenance,
 }
 
-struct NoProgress;
-
-impl Progress for NoProgress {
-    fn at(&mut self, _share: f64, _what: &str) {}
-}
-
 impl Serving<'_> {
     /// Gates the variant, says hello, and answers until there are no more requests.
     pub fn serve(&self, problem: &Problem, requests: impl BufRead, mut answers: impl Write) -> Result<()> {
@@ -81,7 +74,7 @@ impl Serving<'_> {
             sweep: false,
             max_gate_seconds: f64::INFINITY,
         };
-        let Examined { group, lost } = examination.run(problem, None, &mut NoProgress);
+        let Examined { group, lost } = examination.run(problem, None, &mut ());
         lost.map_or(Ok(()), Err)?;
         let entry = group.entries.into_iter().next();
         let entry = entry.ok_or_else(|| Error::invalid("variant", "nothing was gated", "name one variant"))?;

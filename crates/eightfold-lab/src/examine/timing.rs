@@ -3,7 +3,7 @@
 use super::{Candidate, Examination, admissible};
 use crate::gates::{Case, Gate, GateReport, Outcome};
 use crate::measure::{
-    Cache, Conditions, Contestant, Interleaved, Manner, Method, Rotation, Timer, contestants, interleave,
+    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, Rotation, Timer, contestants, interleave,
 };
 use crate::peers::{Backend, Torch, TorchContestant, TorchCudaContestant};
 use crate::record::{Entry, Timing};
@@ -15,12 +15,13 @@ type Lane<'a> = (usize, Timer, Box<dyn Contestant + 'a>);
 
 impl Examination<'_> {
     /// Times those that passed, fills in their entries, and says what else went on; none if there was nobody to time.
+    /// `tick` is told how far the work is, and after every round what the entries are so far.
     pub(super) fn time(
         &self,
         entries: &mut [Entry],
         peer: Option<(&mut Torch, &Case)>,
         manner: Manner,
-        tick: &mut dyn FnMut(f64),
+        tick: &mut dyn FnMut(f64, Option<Vec<Entry>>),
     ) -> Option<Conditions> {
         let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
         let hot = manner.cache == Cache::Hot;
@@ -76,16 +77,27 @@ impl Examination<'_> {
             return None;
         }
         let method = Method { policy, manner, on_gpu };
-        let Interleaved { measured, conditions } = interleave(&mut contestants, &method, tick);
-        for ((place, timer), measured) in places.into_iter().zip(measured) {
-            let timing = measured.map(|samples| {
-                Timing::new(timer, samples).map(|timing| Timing {
-                    cache: manner.cache,
-                    inputs: entry_inputs[place],
-                    ..timing
-                })
-            });
+        let note = |entries: &mut [Entry], lane: usize, measured: Measured| {
+            let (place, timer): (usize, Timer) = places[lane];
+            let (cache, inputs) = (manner.cache, entry_inputs[place]);
+            let timing =
+                measured.map(|samples| Timing::new(timer, samples).map(|timing| Timing { cache, inputs, ..timing }));
             note_timing(&mut entries[place], timer == Timer::Event && hot, timing);
+        };
+        let Interleaved { measured, conditions } = interleave(&mut contestants, &method, &mut |share, so_far| {
+            let so_far = so_far.map(|lanes| {
+                let mut entries = entries.to_vec();
+                for (lane, samples) in lanes.iter().enumerate() {
+                    if let Some(samples) = samples {
+                        note(&mut entries, lane, Ok((*samples).clone()));
+                    }
+                }
+                entries
+            });
+            tick(share, so_far);
+        });
+        for (lane, measured) in measured.into_iter().enumerate() {
+            note(entries, lane, measured);
         }
         entries.iter_mut().for_each(withdraw_if_unsound);
         Some(conditions)

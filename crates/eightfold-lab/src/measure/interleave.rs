@@ -21,9 +21,14 @@ pub struct Interleaved {
 
 /// Times all contestants in one run.
 ///
-/// Each gets the same warm-up and the same policy. `tick` is told after every block how far the work is, from 0 to 1.
+/// Each gets the same warm-up and the same policy. `tick` is told after every block how far the work is, from 0 to 1, and
+/// after every round the times so far.
 /// A contestant that fails leaves the race; the others go on.
-pub fn interleave(contestants: &mut [&mut dyn Contestant], method: &Method, tick: &mut dyn FnMut(f64)) -> Interleaved {
+pub fn interleave(
+    contestants: &mut [&mut dyn Contestant],
+    method: &Method,
+    tick: &mut dyn FnMut(f64, Option<&[Option<&Samples>]>),
+) -> Interleaved {
     let count = contestants.len();
     let mut observer = Observer::new(count, method.on_gpu);
     let mut lanes: Vec<Result<Lane>> = contestants
@@ -31,7 +36,7 @@ pub fn interleave(contestants: &mut [&mut dyn Contestant], method: &Method, tick
         .enumerate()
         .map(|(index, contestant)| {
             let lane = Lane::warm_up(*contestant, method);
-            tick(index as f64 / (2 * count) as f64);
+            tick(index as f64 / (2 * count) as f64, None);
             lane
         })
         .collect();
@@ -44,8 +49,11 @@ pub fn interleave(contestants: &mut [&mut dyn Contestant], method: &Method, tick
             {
                 lanes[index] = Err(error);
             }
-            tick(0.5 + (round * count + place + 1) as f64 / (2 * ROUNDS * count) as f64);
+            tick(0.5 + (round * count + place + 1) as f64 / (2 * ROUNDS * count) as f64, None);
         }
+        let so_far: Vec<Option<&Samples>> =
+            lanes.iter().map(|lane| lane.as_ref().ok().map(|lane| &lane.samples)).collect();
+        tick(0.5 + (round + 1) as f64 / (2 * ROUNDS) as f64, Some(&so_far));
     }
     let measured = lanes.into_iter().map(|lane| lane.map(|lane| lane.samples)).collect();
     Interleaved { measured, conditions: observer.conditions() }
@@ -186,7 +194,7 @@ mod tests {
 
     fn race(contestants: &mut [Scripted]) -> Vec<Measured> {
         let mut field: Vec<&mut dyn Contestant> = contestants.iter_mut().map(|contestant| contestant as _).collect();
-        interleave(&mut field, &METHOD, &mut |_| {}).measured
+        interleave(&mut field, &METHOD, &mut |_, _| {}).measured
     }
 
     #[test]
@@ -245,7 +253,7 @@ mod tests {
         }
         let log = Rc::default();
         let mut graph = Graph(Scripted::new("graph", 5_000_000, &log));
-        let measured = interleave(&mut [&mut graph], &METHOD, &mut |_| {}).measured;
+        let measured = interleave(&mut [&mut graph], &METHOD, &mut |_, _| {}).measured;
         let samples = measured[0].as_ref().unwrap();
         assert_eq!(samples.ns, vec![5_000_000; 10], "ten replays of 0.1 s fill the second");
         assert_eq!(samples.rounds.len(), ROUNDS);
@@ -268,9 +276,13 @@ mod tests {
     fn progress_only_grows_and_ends_at_one() {
         let log = Rc::default();
         let mut a = Scripted::new("a", 1000, &log);
-        let mut seen = Vec::new();
-        interleave(&mut [&mut a], &METHOD, &mut |share| seen.push(share));
+        let (mut seen, mut rounds) = (Vec::new(), Vec::new());
+        interleave(&mut [&mut a], &METHOD, &mut |share, so_far| {
+            seen.push(share);
+            rounds.extend(so_far.map(|so_far| so_far[0].unwrap().rounds.len()));
+        });
         assert!(seen.is_sorted());
         assert_eq!(seen.last(), Some(&1.0));
+        assert_eq!(rounds, (1..=ROUNDS).collect::<Vec<_>>());
     }
 }

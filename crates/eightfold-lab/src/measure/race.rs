@@ -76,12 +76,12 @@ impl Race<'_> {
     /// failed, or that did not compute what it should: then the others' times are of no use either.
     ///
     /// In each round every contestant has one turn, in random order, so that no drift favours anyone. `enough` looks at
-    /// the times so far; `tick` is told how far the work is, if all rounds are needed.
+    /// the times so far; `tick` is told after every round how far the work is, if all rounds are needed, and the times.
     pub fn run(
         &self,
         contestants: &mut [&mut dyn Contestant],
         enough: &mut dyn FnMut(&[Samples]) -> bool,
-        tick: &mut dyn FnMut(f64),
+        tick: &mut dyn FnMut(f64, &[Samples]),
     ) -> Result<Raced> {
         let method = &self.method;
         let mut observer = Observer::new(contestants.len(), method.on_gpu);
@@ -109,7 +109,7 @@ impl Race<'_> {
                     turn(contestant, runs, paces_s[index], method, samples)
                 })?;
             }
-            tick(round as f64 / looks.most_rounds() as f64);
+            tick(round as f64 / looks.most_rounds() as f64, &samples);
             if looks.after(round) && enough(&samples) {
                 break;
             }
@@ -198,7 +198,7 @@ mod tests {
         let method = Method { policy: &POLICY, manner: Manner::default(), on_gpu: false };
         let race = Race { method, seed, most_rounds: 20, most_seconds: 60.0 };
         let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|one| one as _).collect();
-        race.run(&mut contestants, enough, &mut |_| {})
+        race.run(&mut contestants, enough, &mut |_, _| {})
     }
 
     #[test]
