@@ -11,6 +11,9 @@ const ROUNDS: usize = 10;
 /// What timing one contestant gave: its samples, or why there are none.
 pub type Measured = Result<Samples>;
 
+/// The times of each contestant after some rounds; none of one that failed.
+pub type SoFar<'a> = &'a [Option<&'a Samples>];
+
 /// What timing everyone gave.
 pub struct Interleaved {
     /// One for each contestant, in their order.
@@ -27,7 +30,7 @@ pub struct Interleaved {
 pub fn interleave(
     contestants: &mut [&mut dyn Contestant],
     method: &Method,
-    tick: &mut dyn FnMut(f64, Option<&[Option<&Samples>]>),
+    tick: &mut dyn FnMut(f64, Option<SoFar>),
 ) -> Interleaved {
     let count = contestants.len();
     let mut observer = Observer::new(count, method.on_gpu);

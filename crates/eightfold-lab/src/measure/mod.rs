@@ -15,7 +15,7 @@ pub use conditions::{Conditions, GpuConditions};
 pub use contestants::{Plant, contestants};
 pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub(crate) use flush::flush_bytes;
-pub use interleave::{Interleaved, Measured, interleave};
+pub use interleave::{Interleaved, Measured, SoFar, interleave};
 pub use kernel::KernelContestant;
 pub use race::{Looks, Race, Raced};
 pub use rotation::Rotation;

@@ -1,6 +1,7 @@
 //! Records as one page that people read: self-contained HTML without scripts, on a screen, a phone or paper.
 
 mod chart;
+mod comparisons;
 mod distributions;
 mod environment;
 mod errors;

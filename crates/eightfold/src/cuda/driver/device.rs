@@ -230,6 +230,8 @@ mod tests {
             l2_bytes: 40 << 20,
             max_shared_bytes: 163 << 10,
             clock_khz: 1_410_000,
+            memory_clock_khz: 0,
+            memory_bus_bits: 0,
             driver: "13.0".into(),
         }
     }

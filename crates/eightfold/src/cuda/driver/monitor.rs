@@ -84,7 +84,7 @@ impl Monitor {
     /// How it is now.
     pub fn read(&self) -> Reading {
         let mut value = 0;
-        // SAFETY (for all): the handle came from NVML, which stays started; the numbers outlive the calls.
+        // SAFETY: the handle came from NVML, which stays started; the numbers outlive the calls.
         let sm_clock_mhz = told(unsafe { (self.clock)(self.device, SM_CLOCK, &mut value) }, &value);
         // SAFETY: as above.
         let power_mw = told(unsafe { (self.power)(self.device, &mut value) }, &value);
