@@ -13,6 +13,8 @@
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
+#   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
+#   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
@@ -34,7 +36,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship sanitizer"
+all="doctor build run odd ladder bench flagship profile plant sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -82,7 +84,7 @@ troubles() {
 
 section_doctor() {
     job doctor "$eightfold" doctor --python "$python" --out "$out/records"
-    grep -E '^[+-] (GPU|NVRTC|PyTorch|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
+    grep -E '^[+-] (GPU|NVRTC|PyTorch|ncu|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
 }
 
 section_build() {
@@ -145,6 +147,16 @@ section_flagship() {
             4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
     done
+}
+
+section_profile() {
+    job profile "$eightfold" profile --kernel ladder --shape mission long --out "$out/records" || troubles profile
+    cut -c1-200 "$out/log/profile.txt"
+}
+
+section_plant() {
+    EIGHTFOLD=$eightfold job plant scripts/plant.sh "$out/records" ladder:unpack --shape mission
+    cat "$out/log/plant.txt"
 }
 
 sanitizer_program() {

@@ -1,6 +1,6 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, compare, doctor, explain, ladder, ledger, report, run};
+use crate::commands::{attend, bench, compare, contestant, doctor, explain, ladder, ledger, profile, report, run};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -35,22 +35,32 @@ pub enum Command {
     Run(run::Arguments),
     /// Time chosen variants, taking turns, with peers beside them
     Bench(bench::Arguments),
-    /// Say whether B is faster than A: two variants now, or two records
+    /// Say whether B is faster than A: two variants or two binaries now, or two records
     ///
     /// PASS: the whole 95 % interval of the speed-up p50(A) / p50(B) is at or above the required one. VALID NEGATIVE: all
     /// of it is below. INCONCLUSIVE: the rounds ran out before either. INVALID RUN: A against itself is more than 2 % off,
     /// or the contestants met different conditions. Two variants take turns, A twice in each round, in random order, after
-    /// both passed the correctness gate. Two records are compared where both timed the same problem on the same device.
+    /// both passed the correctness gate; so do two binaries of Eightfold, each in processes of its own. Two records are compared where both timed the same problem on the same device.
     ///
     /// Exit code: 0 for PASS, and without --require for every sound comparison; 1 where a gate failed, or with --require
     /// for VALID NEGATIVE and INCONCLUSIVE; 2 for a mistake or an INVALID RUN.
     Compare(compare::Arguments),
+    /// Count with Nsight Compute what chosen variants do on a GPU, and say what bounds them
+    ///
+    /// Each variant is profiled in a process of its own while it passes its correctness gate: tensor cores, device memory,
+    /// throughput, resident warps, bank conflicts, local memory, special functions, stall reasons. Clocks are left alone.
+    /// The profile gate asks for tensor cores that are busy at least 50 % of the time and device memory that is busy less
+    /// than 50 %: a stage whose ledger entry claims that the tensor cores bound it fails without; for others it is a finding.
+    Profile(profile::Arguments),
     /// Show what every stage was expected to bring, and what it brought
     Ledger(ledger::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment
     Report(report::Arguments),
     /// Compute attention on your own tensors
     Attend(attend::Arguments),
+    /// Be one side of a comparison of two binaries
+    #[command(hide = true)]
+    Contestant(contestant::Arguments),
     /// Say what would run for a problem, and why
     Explain(explain::Arguments),
     /// Say what was found on this machine, and how to get what is missing

@@ -27,14 +27,15 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(exit) => return exit,
     };
-    let json = arguments.json;
-    let settled =
-        threads::settle(arguments.threads).and_then(|()| arguments.nvrtc.as_deref().map_or(Ok(()), compile::set_nvrtc));
+    let (json, nvrtc) = (arguments.json, arguments.nvrtc.as_deref());
+    let settled = threads::settle(arguments.threads).and_then(|()| nvrtc.map_or(Ok(()), compile::set_nvrtc));
     let verdict = settled.and_then(|()| match arguments.command {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
-        Some(Command::Compare(arguments)) => commands::compare::execute(&arguments, json),
+        Some(Command::Compare(own)) => commands::compare::execute(&own, nvrtc, json),
+        Some(Command::Profile(own)) => commands::profile::execute(&own, nvrtc, json),
+        Some(Command::Contestant(arguments)) => commands::contestant::execute(&arguments),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),

@@ -1,7 +1,10 @@
 //! Progress for a person: a bar on a terminal, nothing in a pipe.
 
+use crate::commands::recording::Recording;
 use eightfold_lab::progress::Progress;
+use eightfold_lab::record::Group;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -25,6 +28,30 @@ impl Bar {
         }
         bar.enable_steady_tick(Duration::from_secs(1));
         Bar { bar }
+    }
+}
+
+/// A bar that also keeps what a job has come to, round by round.
+pub struct KeepingBar<'a> {
+    bar: Bar,
+    recording: &'a RefCell<Recording>,
+}
+
+impl<'a> KeepingBar<'a> {
+    /// A bar for the job that this record is of.
+    pub fn new(recording: &'a RefCell<Recording>) -> Self {
+        KeepingBar { bar: Bar::new(), recording }
+    }
+}
+
+impl Progress for KeepingBar<'_> {
+    fn at(&mut self, share: f64, what: &str) {
+        self.bar.at(share, what);
+    }
+
+    fn unfinished(&mut self, group: &Group) {
+        // A disk that fills up meanwhile is reported when the problem is finished; until then the work goes on.
+        let _ = self.recording.borrow_mut().keep_unfinished(group);
     }
 }
 

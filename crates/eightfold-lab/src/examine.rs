@@ -3,10 +3,12 @@
 mod device;
 mod timing;
 
+use crate::bound::{Bound, Peaks};
 use crate::build;
 use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds};
+use crate::measure::{Conditions, Manner};
 use crate::peers::{Backend, Torch, TorchOnCuda};
-use crate::progress::Progress;
+use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
@@ -40,8 +42,8 @@ pub struct Examination<'a> {
     pub candidates: &'a [Candidate],
     /// The limits and the timing policy.
     pub thresholds: &'a Thresholds,
-    /// Whether to time what passes.
-    pub timed: bool,
+    /// How to time what passes; none to time nothing.
+    pub timed: Option<Manner>,
     /// Whether each candidate is a step past the one before, and must have gained by it.
     pub ladder: bool,
     /// Whether each case is a problem of its own, which its origin names.
@@ -64,7 +66,7 @@ const GATING_SHARE: f64 = 0.4;
 impl Examination<'_> {
     /// Gates and, if asked to, times every candidate, and the peer beside them.
     pub fn run(&self, problem: &Problem, mut torch: Option<&mut Torch>, progress: &mut dyn Progress) -> Examined {
-        let gating_share = if self.timed { GATING_SHARE } else { 1.0 };
+        let gating_share = if self.timed.is_some() { GATING_SHARE } else { 1.0 };
         let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
         let device = on_gpu.then(|| OnDevice::new(self));
         if let Some(Ok(device)) = &device {
@@ -96,17 +98,33 @@ impl Examination<'_> {
                 entries.push(gate_torch(torch, case, self.thresholds));
             }
         }
-        if self.timed && lost.is_none() {
+        let mut group = Group { sweep: self.sweep, ..Group::new(self.shape, problem) };
+        if let Some(manner) = self.timed.filter(|_| lost.is_none()) {
             let what = format!("{} {problem}: timing", self.shape);
             progress.at(gating_share, &what);
             let peer = torch.zip(peer_case.as_ref());
-            self.time(&mut entries, peer, &mut |share| progress.at(gating_share + (1.0 - gating_share) * share, &what));
+            group.bound = Peaks::here(on_gpu).and_then(|peaks| Bound::of(&group.problem, &peaks, manner.cache));
+            let part = &mut Part { whole: progress, start: gating_share, share: 1.0 - gating_share };
+            let tick = &mut |share: f64, so_far: Option<Vec<Entry>>| {
+                part.at(share, &what);
+                if let Some(entries) = so_far {
+                    part.unfinished(&Group { entries, ..group.clone() });
+                }
+            };
+            let conditions = self.time(&mut entries, peer, manner, tick);
+            group.conditions = conditions;
+            if let Some(bound) = &group.bound {
+                entries.iter_mut().for_each(|entry| refuse_impossible(entry, bound));
+            }
+            if let Some(reason) = group.conditions.as_ref().and_then(Conditions::slowed_down) {
+                entries.iter_mut().for_each(|entry| refuse(entry, &reason));
+            }
             lost = if on_gpu { context_lost() } else { None };
             if self.ladder {
                 decide(&mut entries, self.thresholds.performance.required_gain);
             }
         }
-        let group = Group { shape: self.shape.into(), problem: problem.into(), entries, sweep: self.sweep };
+        group.entries = entries;
         Examined { group, lost }
     }
 
@@ -131,6 +149,32 @@ impl Examination<'_> {
         let tolerance = self.thresholds.tolerance(&candidate.variant);
         let report = gates::check(&mut PlannedVariant(candidate.variant), cases, tolerance, self.thresholds);
         entry(&candidate.name, candidate.variant.to_string(), report)
+    }
+}
+
+/// A time that cannot be is no time: whatever was timed, it was not this problem.
+fn refuse_impossible(entry: &mut Entry, bound: &Bound) {
+    let times = [&entry.timing, &entry.launch_timing].map(|timing| timing.as_ref().map(|timing| timing.summary.p50_us));
+    if let Some(reason) = times.into_iter().flatten().find_map(|p50_us| bound.impossible(p50_us)) {
+        refuse(entry, &reason);
+    }
+}
+
+/// Takes the times of an entry away, with the reason.
+fn refuse(entry: &mut Entry, reason: &str) {
+    if entry.timing.take().is_none() && entry.launch_timing.take().is_none() {
+        return;
+    }
+    entry.launch_timing = None;
+    if entry.peer {
+        entry.note = Some(reason.to_string());
+    } else {
+        entry.gates.push(GateReport {
+            gate: Gate::Performance,
+            outcome: Outcome::Invalid,
+            summary: reason.to_string(),
+            checks: Vec::new(),
+        });
     }
 }
 
@@ -224,6 +268,18 @@ mod tests {
     fn timed(name: &str, us: u64) -> Entry {
         let samples = Samples { ns: vec![us * 1000; 100], rounds: vec![10; 10] };
         Entry { timing: Timing::new(Timer::GraphReplay, samples), ..Entry::new(name, name) }
+    }
+
+    #[test]
+    fn times_that_cannot_be_are_taken_away_with_the_reason() {
+        let bound = Bound { floor_us: 50.0, by: "so much work".into() };
+        let mut entries = [timed("a", 100), timed("b", 40), Entry { peer: true, ..timed("torch", 40) }];
+        entries.iter_mut().for_each(|entry| refuse_impossible(entry, &bound));
+        let [a, b, torch] = entries;
+        assert!(a.timing.is_some() && a.gates.is_empty());
+        assert!(b.timing.is_none() && torch.timing.is_none());
+        assert_eq!(b.gates[0].outcome, Outcome::Invalid);
+        assert!(torch.gates.is_empty() && torch.note.unwrap().starts_with("impossible: 40.0 µs is less than"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::examine::{Examination, Examined};
 use crate::gates::{Thoroughness, Thresholds, prepare_all, quantizer, standard_cases};
 use crate::kernel::Kernel;
+use crate::measure::Manner;
 use crate::peers::Torch;
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
@@ -59,7 +60,7 @@ impl Climb<'_> {
                 cases: &cases,
                 candidates: &candidates,
                 thresholds: self.thresholds,
-                timed: true,
+                timed: Some(Manner::default()),
                 ladder: self.kernel.climbs(),
                 sweep: false,
                 max_gate_seconds: match self.kernel {

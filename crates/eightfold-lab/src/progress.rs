@@ -1,9 +1,15 @@
 //! How far a job is, for whoever watches.
 
+use crate::record::Group;
+
 /// Told how far a job is.
 pub trait Progress {
     /// The share that is done, from 0 to 1, and what comes next.
     fn at(&mut self, share: f64, what: &str);
+
+    /// What a problem that is not finished has come to, after every round of its timing: to be kept, in case that the job
+    /// is killed.
+    fn unfinished(&mut self, _group: &Group) {}
 }
 
 /// Nobody watches.
@@ -24,5 +30,9 @@ pub struct Part<'a> {
 impl Progress for Part<'_> {
     fn at(&mut self, share: f64, what: &str) {
         self.whole.at(self.start + self.share * share, what);
+    }
+
+    fn unfinished(&mut self, group: &Group) {
+        self.whole.unfinished(group);
     }
 }

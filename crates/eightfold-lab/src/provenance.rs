@@ -38,7 +38,7 @@ pub struct Provenance {
 }
 
 /// The GPU that a run happened on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its own name.
     pub name: String,
@@ -54,6 +54,12 @@ pub struct Gpu {
     pub l2_bytes: usize,
     /// The highest clock of the multiprocessors.
     pub clock_khz: usize,
+    /// The clock of its memory; 0 in records from before this was kept.
+    #[serde(default)]
+    pub memory_clock_khz: usize,
+    /// The width of the bus to its memory.
+    #[serde(default)]
+    pub memory_bus_bits: usize,
 }
 
 impl From<&Device> for Gpu {
@@ -67,6 +73,8 @@ impl From<&Device> for Gpu {
             memory_bytes: info.memory_bytes,
             l2_bytes: info.l2_bytes,
             clock_khz: info.clock_khz,
+            memory_clock_khz: info.memory_clock_khz,
+            memory_bus_bits: info.memory_bus_bits,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The record of a run: versioned JSON that says what was computed, how, where, and what came out.
 
+use crate::bound::Bound;
 use crate::compare::Comparison;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
-use crate::measure::{Samples, Summary, Timer};
+use crate::measure::{Cache, Conditions, Samples, Summary, Timer};
+use crate::profile::Profiled;
 use crate::provenance::Provenance;
 use eightfold::{Error, Mask, Problem, Result, Shape};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -26,6 +28,8 @@ pub enum Kind {
     Build,
     /// One variant against another, or one record against another.
     Compare,
+    /// What Nsight Compute counted for chosen variants.
+    Profile,
 }
 
 impl fmt::Display for Kind {
@@ -36,6 +40,7 @@ impl fmt::Display for Kind {
             Kind::Bench => "bench",
             Kind::Build => "build",
             Kind::Compare => "compare",
+            Kind::Profile => "profile",
         })
     }
 }
@@ -108,6 +113,20 @@ pub struct Group {
     /// Whether every case is a problem of its own, which its origin names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sweep: bool,
+    /// The least time that any kernel could take; none where nothing was timed or the device's rates are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+    /// What else went on while contestants took their turns; none where nothing was timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
+}
+
+impl Group {
+    /// A group without contestants yet.
+    pub fn new(shape: impl Into<String>, problem: &Problem) -> Self {
+        let entries = Vec::new();
+        Group { shape: shape.into(), problem: problem.into(), entries, sweep: false, bound: None, conditions: None }
+    }
 }
 
 /// One contestant on one problem.
@@ -131,6 +150,9 @@ pub struct Entry {
     /// What came out of the compiler, for kernels that are compiled at run time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<Build>,
+    /// What a profiler counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profiled>,
     /// What else a reader must know: why a peer was not timed, which cases were left out.
     pub note: Option<String>,
 }
@@ -145,16 +167,26 @@ pub struct Timing {
     /// What the times were taken with; the host's clock in records from before this was kept.
     #[serde(default = "host_clock")]
     pub timer: Timer,
+    /// Where the inputs were when a run began.
+    #[serde(default)]
+    pub cache: Cache,
+    /// How many different inputs the rounds went around.
+    #[serde(default = "one")]
+    pub inputs: usize,
 }
 
 fn host_clock() -> Timer {
     Timer::HostClock
 }
 
+fn one() -> usize {
+    1
+}
+
 impl Timing {
     /// Samples with their summary; none without samples.
     pub fn new(timer: Timer, samples: Samples) -> Option<Self> {
-        samples.summary().map(|summary| Timing { summary, samples, timer })
+        samples.summary().map(|summary| Timing { summary, samples, timer, cache: Cache::Hot, inputs: 1 })
     }
 }
 
@@ -289,6 +321,7 @@ impl Entry {
             timing: None,
             launch_timing: None,
             build: None,
+            profile: None,
             note: None,
         }
     }
@@ -354,7 +387,7 @@ mod tests {
             let mut record = Record::new(Kind::Run, Provenance::capture(1));
             let entry = Entry { gates: vec![gate], ..Entry::new("x", "x") };
             let entries = vec![entry];
-            record.groups.push(Group { shape: "x".into(), problem: (&problem).into(), entries, sweep: false });
+            record.groups.push(Group { entries, ..Group::new("x", &problem) });
             record.failed()
         };
         assert!(with(Outcome::Fail) && with(Outcome::Invalid));

@@ -1,17 +1,17 @@
 //! `eightfold bench`: timing, contestants taking turns, peers included.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{PeerArguments, ShapeArguments, VariantArguments};
+use super::selection::{MannerArguments, PeerArguments, ShapeArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::bench_table;
-use crate::progress::Bar;
+use crate::progress::KeepingBar;
 use clap::Args;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
-use eightfold_lab::gates::{StandardCase, Thresholds, quantizer};
-use eightfold_lab::inputs::Family;
+use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
+use std::cell::RefCell;
 
 /// What may be asked of the clock.
 #[derive(Args, Debug)]
@@ -25,6 +25,8 @@ pub struct Arguments {
     /// Runs to count per contestant [default: as gates.toml says]
     #[arg(long, value_name = "N")]
     iterations: Option<usize>,
+    #[command(flatten)]
+    manner: MannerArguments,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -53,28 +55,29 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     if jobs.iter().any(|(_, _, candidates)| candidates.iter().any(Candidate::on_gpu)) {
         recording = recording.with_cuda();
     }
-    let ended = arguments.work(&jobs, &mut recording);
+    let recording = RefCell::new(recording);
+    let ended = arguments.work(&jobs, &recording);
+    let recording = recording.into_inner();
     recording.finish(ended, json, |record| tables(record, bench_table::render))
 }
 
 impl Arguments {
-    fn work(&self, jobs: &[Job], recording: &mut Recording) -> Result<()> {
-        let thresholds = recording.thresholds().clone();
+    fn work(&self, jobs: &[Job], recording: &RefCell<Recording>) -> Result<()> {
+        let thresholds = recording.borrow_mut().thresholds().clone();
         let (mut torch, missing) = self.peers.start();
         let total: f64 = jobs.iter().map(|(_, problem, _)| problem.flop()).sum();
-        let mut progress = Bar::new();
+        let mut progress = KeepingBar::new(recording);
         let mut start = 0.0;
         for (name, problem, candidates) in jobs {
             let share = problem.flop() / total;
             progress.at(start, &format!("{name}: preparing inputs and references"));
-            let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
-                .prepare(&quantizer(problem, candidates), &thresholds.correctness.reference)?;
+            let cases = timing_cases(problem, &quantizer(problem, candidates), &thresholds.correctness.reference)?;
             let examination = Examination {
                 shape: name,
-                cases: &[case],
+                cases: &cases,
                 candidates,
                 thresholds: &thresholds,
-                timed: true,
+                timed: Some(self.manner.manner()),
                 ladder: false,
                 sweep: false,
                 max_gate_seconds: f64::INFINITY,
@@ -82,7 +85,7 @@ impl Arguments {
             let part = &mut Part { whole: &mut progress, start, share };
             let Examined { mut group, lost } = examination.run(problem, torch.as_mut(), part);
             group.entries.extend(missing.clone());
-            recording.keep(group)?;
+            recording.borrow_mut().keep(group)?;
             lost.map_or(Ok(()), Err)?;
             start += share;
         }

@@ -1,21 +1,22 @@
-//! `eightfold compare`: one variant against another, or one record against another, and a verdict.
+//! `eightfold compare`: one variant, binary or record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{mask, suited};
+use super::selection::{CacheArgument, MannerArguments, mask, suited};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
-use crate::progress::Bar;
+use crate::progress::{Bar, KeepingBar};
 use clap::Args;
 use eightfold::{Error, Plan, Problem, Result};
-use eightfold_lab::compare::{self, Compared, Comparison, Live, RecordSide};
+use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
-use eightfold_lab::gates::{Outcome, StandardCase, quantizer};
-use eightfold_lab::inputs::Family;
+use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
 use eightfold_lab::progress::Progress;
-use eightfold_lab::record::{Kind, Record};
+use eightfold_lab::record::{Group, Kind, Record};
 use eightfold_lab::shapes;
 use eightfold_lab::store::{RECORD_FILE, write_file};
 use eightfold_lab::verdict::RESOLUTION;
+use std::cell::RefCell;
+use std::ffi::OsString;
 use std::path::Path;
 
 /// The verdict for people, beside the record.
@@ -24,28 +25,36 @@ const DOCUMENT_FILE: &str = "COMPARE.md";
 /// What may be compared.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// The baseline: a variant, such as cpu:avx2, or the path of a record
+    /// The baseline: a variant, such as cpu:avx2, a binary of Eightfold, or the path of a record
     a: String,
-    /// The candidate: a variant, or the path of a record
+    /// The candidate: a variant, a binary, or the path of a record
     b: String,
-    /// A named shape, or B,H,S,D or B,Hq,Hkv,Sq,Skv,D, for two variants [default: mission]
+    /// A named shape, or B,H,S,D or B,Hq,Hkv,Sq,Skv,D, for a comparison now [default: mission]
     #[arg(long, value_name = "SHAPE")]
     shape: Option<String>,
-    /// Causal mask, for two variants: the last query sees every key
+    /// Causal mask, for a comparison now: the last query sees every key
     #[arg(long)]
     causal: bool,
+    /// The variant that two binaries run [default: what each says runs]
+    #[arg(long, value_name = "VARIANT")]
+    variant: Option<String>,
     /// The speed-up that B must show over A, such as +10% [default: +2%, the least that can be told]
     #[arg(long, value_name = "GAIN", allow_hyphen_values = true)]
     require: Option<String>,
-    /// Rounds at the very most, for two variants [default: 160]
+    /// Rounds at the very most, for a comparison now [default: 160]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// The seed of the order of turns, for two variants [default: 8]
+    /// The seed of the order of turns, for a comparison now [default: 8]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Test the comparison itself with a planted difference: -5% counts every run of B as 5 % longer, +5% every run of A
+    #[command(flatten)]
+    manner: MannerArguments,
+    /// Test the comparison itself with a planted difference: at -5% B makes 21 runs for every 20 that are counted, at +5% A
     #[arg(long, value_name = "GAIN", allow_hyphen_values = true)]
     plant: Option<String>,
+    /// Compare so often, with one seed after the other, and keep the verdicts without the times
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    tries: Option<u64>,
     #[command(flatten)]
     record: RecordArguments,
 }
@@ -57,34 +66,32 @@ const DEFAULT_SEED: u64 = 8;
 /// With fewer rounds no interval is worth its name.
 const FEWEST_ROUNDS: usize = 10;
 
+/// What A and B may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kinds {
+    Variants,
+    Binaries,
+    Records,
+}
+
 /// Compares, writes the record and `COMPARE.md` beside it, prints the table and the verdict last.
-pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Result<Verdict> {
     let required_gain = arguments.share("require", &arguments.require)?;
     let planted = arguments.share("plant", &arguments.plant)?;
     let gain = required_gain.unwrap_or(RESOLUTION);
-    let mut recording;
-    match [&arguments.a, &arguments.b].map(|text| is_path(text)) {
-        [true, true] => {
-            arguments.refuse_what_needs_variants()?;
+    let kinds = arguments.kinds()?;
+    arguments.refuse_what_does_not_apply(kinds)?;
+    let recording = match kinds {
+        Kinds::Records => {
             let [a, b] = [read("A", &arguments.a)?, read("B", &arguments.b)?];
             let comparisons = compare::compare_records(&a, &b, gain)?;
-            recording = Recording::open(Kind::Compare, &arguments.record)?;
+            let mut recording = Recording::open(Kind::Compare, &arguments.record)?;
             recording.keep_comparisons(None, comparisons)?;
+            recording
         }
-        [false, false] => {
-            let job = arguments.job()?;
-            recording = Recording::open(Kind::Compare, &arguments.record)?;
-            if job.baseline.on_gpu() {
-                recording = recording.with_cuda();
-            }
-            let Compared { group, comparison } = arguments.live(&job, gain, planted, &mut recording)?;
-            recording.keep_comparisons(Some(group), vec![comparison])?;
-        }
-        _ => {
-            let rule = format!("`{}` and `{}` are a variant and a record", arguments.a, arguments.b);
-            return Err(Error::invalid("compare", rule, "give two variants, or the paths of two records"));
-        }
-    }
+        Kinds::Variants => arguments.variants(gain, planted)?,
+        Kinds::Binaries => arguments.binaries(gain, nvrtc)?,
+    };
     let record = recording.record();
     let verdict = verdict(&record.comparisons, required_gain.is_some());
     let document = recording.path().map(|path| path.with_file_name(DOCUMENT_FILE));
@@ -102,77 +109,175 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Two variants on a problem.
-struct Job {
-    shape: String,
-    problem: Problem,
-    baseline: Candidate,
-    candidate: Candidate,
-}
-
 impl Arguments {
     fn share(&self, argument: &str, text: &Option<String>) -> Result<Option<f64>> {
         text.as_deref().map(|text| compare::parse_percentage(argument, text)).transpose()
     }
 
-    fn job(&self) -> Result<Job> {
+    fn kinds(&self) -> Result<Kinds> {
+        match [&self.a, &self.b].map(|text| (is_path(text), is_program(text))) {
+            [(false, _), (false, _)] => Ok(Kinds::Variants),
+            [(true, true), (true, true)] => Ok(Kinds::Binaries),
+            [(true, false), (true, false)] => Ok(Kinds::Records),
+            found => {
+                let name = |(path, program)| match (path, program) {
+                    (false, _) => "a variant",
+                    (true, true) => "a binary",
+                    (true, false) => "a record",
+                };
+                let rule = format!("`{}` and `{}` are {} and {}", self.a, self.b, name(found[0]), name(found[1]));
+                Err(Error::invalid("compare", rule, "give two variants, two binaries, or the paths of two records"))
+            }
+        }
+    }
+
+    /// The problem, under the name of its shape.
+    fn problem(&self) -> Result<(String, Problem)> {
         let shape = shapes::parse(self.shape.as_deref().unwrap_or(DEFAULT_SHAPE))?;
-        let problem = Problem::new(shape.shape)?.with_mask(mask(self.causal));
+        if let Some(rounds) = self.rounds.filter(|rounds| *rounds < FEWEST_ROUNDS) {
+            let rule = format!("must be at least {FEWEST_ROUNDS}, got {rounds}");
+            return Err(Error::invalid("rounds", rule, "leave it out for as many as it takes"));
+        }
+        Ok((shape.name, Problem::new(shape.shape)?.with_mask(mask(self.causal))))
+    }
+
+    fn seeds(&self) -> impl Iterator<Item = u64> {
+        let first = self.seed.unwrap_or(DEFAULT_SEED);
+        (0..self.tries.unwrap_or(1)).map(move |more| first.wrapping_add(more))
+    }
+
+    /// A bar that keeps the times round by round, unless there are many tries, whose times are not kept.
+    fn progress<'r>(&self, recording: &'r RefCell<Recording>) -> Box<dyn Progress + 'r> {
+        if self.tries.is_some() { Box::new(Bar::new()) } else { Box::new(KeepingBar::new(recording)) }
+    }
+
+    /// Keeps a verdict, and what it rests on unless there are many.
+    fn keep(&self, recording: &RefCell<Recording>, group: Group, comparison: Comparison) -> Result<()> {
+        recording.borrow_mut().keep_comparisons(Some(group).filter(|_| self.tries.is_none()), vec![comparison])
+    }
+
+    fn variants(&self, gain: f64, planted: Option<f64>) -> Result<Recording> {
+        let (shape, problem) = self.problem()?;
         let parse = |text: &String| -> Result<Candidate> {
             let variant = suited(text, problem.shape().head_dim, problem.mask())?;
             Plan::with_variant(&problem, variant)?;
             Ok(Candidate { name: text.clone(), variant })
         };
-        if let Some(rounds) = self.rounds.filter(|rounds| *rounds < FEWEST_ROUNDS) {
-            let rule = format!("must be at least {FEWEST_ROUNDS}, got {rounds}");
-            return Err(Error::invalid("rounds", rule, "leave it out for as many as it takes"));
+        let (baseline, candidate) = (parse(&self.a)?, parse(&self.b)?);
+        let mut recording = Recording::open(Kind::Compare, &self.record)?;
+        if baseline.on_gpu() {
+            recording = recording.with_cuda();
         }
-        Ok(Job { shape: shape.name, problem, baseline: parse(&self.a)?, candidate: parse(&self.b)? })
-    }
-
-    fn live(&self, job: &Job, gain: f64, planted: Option<f64>, recording: &mut Recording) -> Result<Compared> {
-        let Job { shape, problem, baseline, candidate } = job;
         let thresholds = recording.thresholds().clone();
-        let mut progress = Bar::new();
+        let recording = RefCell::new(recording);
+        let mut progress = self.progress(&recording);
         progress.at(0.0, &format!("{shape}: preparing inputs and references"));
-        let case = StandardCase { problem: *problem, family: Family::Gaussian, seed: 1 }
-            .prepare(&quantizer(problem, std::slice::from_ref(baseline)), &thresholds.correctness.reference)?;
-        let live = Live {
-            shape,
-            case: &case,
-            baseline,
-            candidate,
-            thresholds: &thresholds,
-            required_gain: gain,
-            seed: self.seed.unwrap_or(DEFAULT_SEED),
-            most_rounds: self.rounds.unwrap_or(DEFAULT_ROUNDS),
-            planted,
-        };
-        live.run(problem, &mut progress)
+        let quantizer = quantizer(&problem, &[baseline.clone(), candidate.clone()]);
+        let cases = timing_cases(&problem, &quantizer, &thresholds.correctness.reference)?;
+        for seed in self.seeds() {
+            let live = Live {
+                shape: &shape,
+                cases: &cases,
+                baseline: &baseline,
+                candidate: &candidate,
+                thresholds: &thresholds,
+                required_gain: gain,
+                seed,
+                most_rounds: self.rounds.unwrap_or(DEFAULT_ROUNDS),
+                manner: self.manner.manner(),
+                planted,
+            };
+            let Compared { group, comparison } = live.run(&problem, &mut *progress)?;
+            self.keep(&recording, group, comparison)?;
+        }
+        drop(progress);
+        Ok(recording.into_inner())
     }
 
-    fn refuse_what_needs_variants(&self) -> Result<()> {
-        let given = [
-            ("shape", self.shape.is_some()),
-            ("causal", self.causal),
-            ("rounds", self.rounds.is_some()),
-            ("seed", self.seed.is_some()),
-            ("plant", self.plant.is_some()),
-        ];
-        match given.iter().find(|(_, given)| *given) {
-            Some((flag, _)) => Err(Error::invalid(
-                *flag,
-                "is for two variants, and A and B are records",
-                format!("leave out --{flag}: records say what they timed"),
-            )),
-            None => Ok(()),
+    fn binaries(&self, gain: f64, nvrtc: Option<&Path>) -> Result<Recording> {
+        let (shape, problem) = self.problem()?;
+        let mut recording = Recording::open(Kind::Compare, &self.record)?;
+        let thresholds = recording.thresholds().clone();
+        let mut line: Vec<OsString> = vec!["contestant".into(), "--shape".into(), shape.clone().into()];
+        line.extend(["--threads".into(), rayon::current_num_threads().to_string().into()]);
+        line.extend(self.causal.then(|| "--causal".into()));
+        line.extend(self.variant.iter().flat_map(|variant| ["--variant".into(), variant.into()]));
+        line.extend((self.manner.cache == CacheArgument::Cold).then(|| "--cache=cold".into()));
+        let files = [("--gates", self.record.gates.as_deref()), ("--nvrtc", nvrtc)];
+        line.extend(files.iter().filter_map(|(flag, path)| Some([(*flag).into(), (*path)?.into()])).flatten());
+        let path = |text: &str| Path::new(text).canonicalize().unwrap_or_else(|_| text.into());
+        let (baseline, candidate) = (path(&self.a), path(&self.b));
+        let recording = RefCell::new(recording);
+        let mut progress = self.progress(&recording);
+        for seed in self.seeds() {
+            let binaries = Binaries {
+                shape: &shape,
+                problem,
+                baseline: (&self.a, &baseline),
+                candidate: (&self.b, &candidate),
+                arguments: &line,
+                thresholds: &thresholds,
+                required_gain: gain,
+                seed,
+                most_rounds: self.rounds.unwrap_or(DEFAULT_ROUNDS),
+                manner: self.manner.manner(),
+            };
+            let BinariesCompared { group, comparison, provenance } = binaries.run(&mut *progress)?;
+            recording.borrow_mut().adopt_device(&provenance);
+            self.keep(&recording, group, comparison)?;
         }
+        drop(progress);
+        Ok(recording.into_inner())
+    }
+
+    fn refuse_what_does_not_apply(&self, kinds: Kinds) -> Result<()> {
+        let (variants, binaries, records) = (Kinds::Variants, Kinds::Binaries, Kinds::Records);
+        let now = vec![variants, binaries];
+        let given = [
+            ("shape", self.shape.is_some(), now.clone()),
+            ("causal", self.causal, now.clone()),
+            ("rounds", self.rounds.is_some(), now.clone()),
+            ("seed", self.seed.is_some(), now.clone()),
+            ("tries", self.tries.is_some(), now.clone()),
+            ("burst", self.manner.burst, now.clone()),
+            ("cache", self.manner.cache == CacheArgument::Cold, now),
+            ("variant", self.variant.is_some(), vec![binaries]),
+            ("plant", self.plant.is_some(), vec![variants]),
+        ];
+        let wrong = given.iter().find(|(_, given, fits)| *given && !fits.contains(&kinds));
+        if let Some((flag, ..)) = wrong {
+            let (what, why) = match kinds {
+                _ if kinds == records => ("records", "records say what they timed"),
+                _ if kinds == binaries => ("binaries", "two variants of one binary can be told apart with it"),
+                _ => ("variants", "A and B name them already"),
+            };
+            let rule = format!("does not go with two {what}");
+            return Err(Error::invalid(*flag, rule, format!("leave out --{flag}: {why}")));
+        }
+        if self.plant.is_some() && self.manner.cache == CacheArgument::Cold {
+            let rule = "does not go with --cache cold, since planted runs follow each other";
+            return Err(Error::invalid("plant", rule, "leave out one of them"));
+        }
+        Ok(())
     }
 }
 
 /// Variants have no separators and no ending.
 fn is_path(text: &str) -> bool {
     Path::new(text).exists() || text.ends_with(".json") || text.contains(['/', '\\'])
+}
+
+/// Whether a path is that of a program.
+fn is_program(text: &str) -> bool {
+    let path = Path::new(text);
+    #[cfg(unix)]
+    let executable = {
+        use std::os::unix::fs::PermissionsExt;
+        path.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0)
+    };
+    #[cfg(not(unix))]
+    let executable = path.extension().is_some_and(|ending| ending == "exe");
+    path.is_file() && executable && !text.ends_with(".json")
 }
 
 /// The record in this file, or in this run's folder, under the name of the run.

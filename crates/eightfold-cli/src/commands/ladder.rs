@@ -4,13 +4,14 @@ use super::recording::{RecordArguments, Recording, tables};
 use super::selection::{PeerArguments, ShapeArguments};
 use crate::Verdict;
 use crate::output::ladder_table;
-use crate::progress::Bar;
+use crate::progress::KeepingBar;
 use clap::Args;
 use eightfold::cuda::driver::Device;
 use eightfold::{Error, Result};
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::ladder::Climb;
 use eightfold_lab::record::Kind;
+use std::cell::RefCell;
 
 /// What may be asked of the main job.
 #[derive(Args, Debug)]
@@ -46,7 +47,9 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         torch: torch.as_mut(),
         missing,
     };
-    let ended = climb.run(&mut Bar::new(), &mut |group| recording.keep(group));
+    let recording = RefCell::new(recording);
+    let ended = climb.run(&mut KeepingBar::new(&recording), &mut |group| recording.borrow_mut().keep(group));
+    let recording = recording.into_inner();
     let ended = ended.and_then(|lost: Option<Error>| lost.map_or(Ok(()), Err));
     recording.finish(ended, json, |record| tables(record, ladder_table::render))
 }

@@ -29,6 +29,8 @@ pub const DEFAULT_FOLDER: &str = "runs";
 pub struct Recording {
     store: Store,
     record: Record,
+    /// What the problem under way has come to.
+    unfinished: Option<Group>,
     path: Option<PathBuf>,
 }
 
@@ -38,7 +40,12 @@ impl Recording {
         let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
         let store = Store::open(&arguments.out)?;
         let provenance = Provenance::capture(rayon::current_num_threads());
-        Ok(Recording { store, record: Record { thresholds, ..Record::new(kind, provenance) }, path: None })
+        Ok(Recording {
+            store,
+            record: Record { thresholds, ..Record::new(kind, provenance) },
+            unfinished: None,
+            path: None,
+        })
     }
 
     /// Notes the GPU and its compiler as well, for jobs that use them.
@@ -60,7 +67,15 @@ impl Recording {
 
     /// Adds the results of one problem.
     pub fn keep(&mut self, group: Group) -> Result<()> {
+        self.unfinished = None;
         self.record.groups.push(group);
+        self.save()
+    }
+
+    /// Keeps what the problem under way has come to, in place of what it had come to before: a run that is killed loses no
+    /// more than the round in progress.
+    pub fn keep_unfinished(&mut self, group: &Group) -> Result<()> {
+        self.unfinished = Some(group.clone());
         self.save()
     }
 
@@ -73,8 +88,25 @@ impl Recording {
 
     /// Adds verdicts, and the times that they rest on where those were taken now.
     pub fn keep_comparisons(&mut self, group: Option<Group>, comparisons: Vec<Comparison>) -> Result<()> {
+        self.unfinished = None;
         self.record.groups.extend(group);
         self.record.comparisons.extend(comparisons);
+        self.save()
+    }
+
+    /// Notes the GPU and its compiler as another process found them.
+    pub fn adopt_device(&mut self, found: &Provenance) {
+        self.record.provenance.gpu = found.gpu.clone();
+        self.record.provenance.nvrtc = found.nvrtc.clone();
+    }
+
+    /// Adds what was counted for one variant, on the device that the profiled program found.
+    pub fn keep_profile(&mut self, device: &Provenance, group: Group) -> Result<()> {
+        self.adopt_device(device);
+        match self.record.groups.last_mut().filter(|last| last.problem == group.problem) {
+            Some(last) => last.entries.extend(group.entries),
+            None => self.record.groups.push(group),
+        }
         self.save()
     }
 
@@ -89,10 +121,16 @@ impl Recording {
     }
 
     fn save(&mut self) -> Result<()> {
+        let mut record = self.record.clone();
+        if let Some(group) = &self.unfinished {
+            let cut = || format!("it was ended, or had not ended yet, while {} was timed", group.shape);
+            record.ended_early = record.ended_early.or_else(|| Some(cut()));
+            record.groups.push(group.clone());
+        }
         match &self.path {
-            Some(path) => Store::rewrite(path, &self.record),
+            Some(path) => Store::rewrite(path, &record),
             None => {
-                self.path = Some(self.store.write(&self.record)?);
+                self.path = Some(self.store.write(&record)?);
                 Ok(())
             }
         }
@@ -150,7 +188,7 @@ mod tests {
 
     fn group(shape: &str) -> Group {
         let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
-        Group { shape: shape.into(), problem: (&problem).into(), entries: Vec::new(), sweep: false }
+        Group::new(shape, &problem)
     }
 
     fn lost() -> Error {

@@ -123,7 +123,7 @@ fn work(jobs: &[(Job, Vec<Candidate>)], recording: &mut Recording) -> Result<()>
             cases: &cases,
             candidates,
             thresholds: &thresholds,
-            timed: false,
+            timed: None,
             ladder: false,
             sweep: matches!(job.source, Source::Sweep(_)),
             max_gate_seconds: f64::INFINITY,

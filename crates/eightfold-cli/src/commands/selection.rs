@@ -6,6 +6,7 @@ use eightfold::cuda::hopper;
 use eightfold::{Error, Mask, Plan, Problem, Result, Variant};
 use eightfold_lab::examine::{Candidate, missing_peer};
 use eightfold_lab::kernel::Kernel;
+use eightfold_lab::measure::{Cache, Manner};
 use eightfold_lab::peers::Torch;
 use eightfold_lab::record::Entry;
 use eightfold_lab::shapes::{self, NamedShape};
@@ -133,6 +134,37 @@ impl VariantArguments {
 pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
     let stage = text.strip_prefix("hopper:").and_then(|name| hopper::find_stage(name).ok());
     stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
+}
+
+/// How times are taken.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct MannerArguments {
+    /// Where the inputs are when a run begins: in the caches, or, since those are emptied before, in memory
+    #[arg(long, value_enum, default_value_t = CacheArgument::Hot)]
+    pub cache: CacheArgument,
+    /// Rest before every turn, so that short bursts meet a device that has cooled down
+    #[arg(long)]
+    pub burst: bool,
+}
+
+/// The state of the caches.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheArgument {
+    /// As the run before left them
+    Hot,
+    /// Emptied before every run, outside of the timed region
+    Cold,
+}
+
+impl MannerArguments {
+    /// As the lab knows it.
+    pub fn manner(self) -> Manner {
+        let cache = match self.cache {
+            CacheArgument::Hot => Cache::Hot,
+            CacheArgument::Cold => Cache::Cold,
+        };
+        Manner { cache, burst: self.burst }
+    }
 }
 
 /// Who is measured in the same run.

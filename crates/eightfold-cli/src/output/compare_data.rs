@@ -3,7 +3,7 @@
 use eightfold::{Problem, Shape};
 use eightfold_lab::compare::{Comparison, Side};
 use eightfold_lab::gates::Outcome;
-use eightfold_lab::measure::{Conditions, Timer};
+use eightfold_lab::measure::{Cache, Conditions, Timer};
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::record::{Kind, Record};
 use eightfold_lab::verdict::SpeedUp;
@@ -18,6 +18,7 @@ pub fn comparison(outcome: Outcome) -> Comparison {
         steal: vec![Some(0.01), None, Some(0.021)],
         threads: 2,
         cores: 2,
+        gpu: None,
     };
     Comparison {
         shape: "mission".into(),
@@ -33,6 +34,8 @@ pub fn comparison(outcome: Outcome) -> Comparison {
         seed: Some(8),
         planted: None,
         conditions: Some(conditions),
+        cache: Cache::Hot,
+        inputs: 3,
     }
 }
 

@@ -5,6 +5,7 @@ use super::numbers::{NONE, ratio, time};
 use super::{table, text};
 use eightfold_lab::compare::Comparison;
 use eightfold_lab::gates::Outcome;
+use eightfold_lab::measure::{Cache, GpuConditions};
 use eightfold_lab::record::Record;
 use eightfold_lab::verdict::SpeedUp;
 
@@ -41,6 +42,9 @@ fn one(comparison: &Comparison) -> String {
     if let Some(conditions) = conditions(comparison) {
         shown.push_str(&format!("  {conditions}\n"));
     }
+    if comparison.cache == Cache::Cold {
+        shown.push_str("  caches were emptied before every run\n");
+    }
     if let Some(planted) = planted {
         shown.push_str(&format!("  {}\n", planted_words(*planted)));
     }
@@ -75,7 +79,23 @@ pub fn conditions(comparison: &Comparison) -> Option<String> {
     let (before, after) = (conditions.load_before?, conditions.load_after?);
     let stolen = conditions.steal.iter().flatten().copied().reduce(f64::max);
     let stolen = stolen.map(|share| format!(", up to {:.1} % stolen", 100.0 * share)).unwrap_or_default();
-    Some(format!("load {before:.1} before and {after:.1} after on {} cores{stolen}", conditions.cores))
+    let gpu = conditions.gpu.as_ref().map(|gpu| format!("; {}", gpu_words(gpu))).unwrap_or_default();
+    Some(format!("load {before:.1} before and {after:.1} after on {} cores{stolen}{gpu}", conditions.cores))
+}
+
+/// What the GPU said about itself.
+pub fn gpu_words(gpu: &GpuConditions) -> String {
+    let clocks: Vec<f64> = gpu.sm_clock_mhz.iter().flatten().copied().collect();
+    let ends = clocks.iter().copied().reduce(f64::min).zip(clocks.iter().copied().reduce(f64::max));
+    let Some((least, most)) = ends else { return format!("the GPU was not watched ({})", gpu.source) };
+    let number = |value: Option<f64>, unit: &str| value.map_or(NONE.into(), |value| format!("{value:.0} {unit}"));
+    let held = if gpu.held_down_by.is_empty() { "nothing".into() } else { gpu.held_down_by.join(", ") };
+    format!(
+        "GPU at {least:.0} to {most:.0} MHz, at most {} and {}, held down by {held} ({})",
+        number(gpu.most_power_w, "W"),
+        number(gpu.most_temperature_c, "°C"),
+        gpu.source
+    )
 }
 
 /// The verdict of one comparison, in one line.
@@ -94,10 +114,7 @@ pub fn outcome_word(outcome: Outcome) -> String {
 pub fn planted_words(planted: f64) -> String {
     let who = if planted > 0.0 { "baseline" } else { "candidate" };
     let percent = |share: f64| (1e4 * share).round() / 1e2;
-    format!(
-        "PLANTED: every timed run of the {who} was counted as {} % longer, to test the comparison",
-        percent(planted.abs())
-    )
+    format!("PLANTED: the {who} made {} % more runs than were counted, to test the comparison", percent(planted.abs()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use eightfold_lab::errors::ErrorStats;
 use eightfold_lab::gates::{Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, ToggleReport};
 use eightfold_lab::measure::{Samples, Timer};
 use eightfold_lab::peers::Backend;
+use eightfold_lab::profile::{self, Bottleneck, Metric, Position, Profile, Profiled, Stall, Unit};
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::record::{BuildEntry, BuildGroup, Entry, Group, Kind, Record, Timing};
 
@@ -57,7 +58,7 @@ pub fn group(with_peer: bool) -> Group {
     if with_peer {
         entries.push(Entry { peer: true, ..entry("torch", Outcome::Pass, 3e-7, &[1_975_308]) });
     }
-    Group { shape: "mission".into(), problem: (&problem).into(), entries, sweep: false }
+    Group { entries, ..Group::new("mission", &problem) }
 }
 
 fn build(registers: u32, spill_bytes: usize) -> Build {
@@ -119,7 +120,7 @@ pub fn gpu_group(with_peers: bool) -> Group {
             entries.push(peer);
         }
     }
-    Group { shape: "mission".into(), problem: (&problem).into(), entries, sweep: false }
+    Group { entries, ..Group::new("mission", &problem) }
 }
 
 /// Kernels compiled for an architecture: one within its limits, one that spills, one that does not fit; and knobs with
@@ -165,4 +166,43 @@ pub fn builds() -> Record {
     record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, entries });
     record.toggles.push(toggle);
     record
+}
+
+/// Two variants that were profiled, and one that was not because it is wrong.
+pub fn profiled_group() -> Group {
+    let problem = Problem::new(Shape::new(2, 8, 2048, 64)).unwrap();
+    let stall = |reason: &str, warps| Stall { reason: reason.into(), warps };
+    let profiled = |name: &str, ns: f64, tensor: f64, stalls: Vec<Stall>| {
+        let value = |metric: Metric| match (metric, metric.unit()) {
+            (Metric::Duration, _) => ns,
+            (Metric::TensorPipe, _) => tensor,
+            (Metric::LocalInstructions, _) => 0.0,
+            (Metric::Multiprocessors, _) => 132.0,
+            (_, Unit::Percent) => 100.0 - tensor,
+            (_, Unit::Bytes) => 14.0 * 1024.0 * 1024.0,
+            _ => ns,
+        };
+        let metrics = Metric::ALL.into_iter().map(|metric| (metric, value(metric))).collect();
+        let profile = Profile { launch: "0".into(), kernel: "ladder_attention".into(), metrics, stalls };
+        let mut entry = entry(name, Outcome::Pass, 3e-4, &[]);
+        entry.gates.push(profile::check(&profile, false).unwrap());
+        entry.profile = Some(Profiled {
+            bottleneck: Bottleneck::of(&profile, None).unwrap(),
+            position: Some(Position {
+                flop_per_byte: 1170.0,
+                flop_per_second: 17.18e9 / ns * 1e9,
+                ridge_flop_per_byte: 445.0,
+                roof_flop_per_second: 2.14e15,
+            }),
+            profile,
+            profiler: "Nsight Compute 1".into(),
+        });
+        entry
+    };
+    let entries = vec![
+        profiled("unpack", 70_000.0, 45.0, vec![stall("wait", 1.2), stall("short_scoreboard", 0.4)]),
+        profiled("tall-tiles", 62_000.0, 55.0, vec![stall("math_pipe_throttle", 0.9), stall("wait", 0.6)]),
+        entry("broken", Outcome::Fail, 0.5, &[]),
+    ];
+    Group { entries, ..Group::new("long", &problem) }
 }

@@ -13,6 +13,8 @@ mod gpu_ladder_table;
 pub mod ladder_table;
 pub mod ledger_table;
 mod numbers;
+pub mod profile_difference;
+pub mod profile_table;
 #[cfg(test)]
 mod readme;
 

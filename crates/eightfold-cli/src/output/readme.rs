@@ -3,8 +3,11 @@
 use super::ladder_table;
 use super::numbers::{NONE, ratio, time};
 use eightfold::{Problem, Shape, cpu};
-use eightfold_lab::gates::Gate;
-use eightfold_lab::record::{Group, Kind, Record};
+use eightfold_lab::compare::Comparison;
+use eightfold_lab::gates::{Gate, Outcome};
+use eightfold_lab::profile::{Metric, Profiled};
+use eightfold_lab::provenance::Provenance;
+use eightfold_lab::record::{Entry, Group, Kind, Record};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -92,6 +95,58 @@ fn evolution(group: &Group) -> Vec<String> {
     rows
 }
 
+/// What a comparison that was repeated with a planted difference had to find, and whether it did.
+fn is_right(comparison: &Comparison) -> bool {
+    match comparison.planted {
+        Some(planted) if planted > 0.0 => comparison.outcome == Outcome::Pass,
+        Some(_) => comparison.outcome == Outcome::Negative && comparison.summary.starts_with("a regression"),
+        None => comparison.outcome == Outcome::Negative && comparison.summary.starts_with("no gain"),
+    }
+}
+
+/// A row of the table of tries: the device, what was planted, how often it was found, the speed-ups that were measured.
+fn tries_row(record: &Record) -> String {
+    let comparisons = &record.comparisons;
+    let first = &comparisons[0];
+    let Provenance { gpu, machine, threads, .. } = &record.provenance;
+    let device = gpu.as_ref().map_or(format!("{} on {threads} threads", machine.cpu), |gpu| gpu.name.clone());
+    let device = device.replace(" 1 threads", " 1 thread");
+    let (planted, found) = match first.planted {
+        Some(planted) if planted > 0.0 => ("a speed-up", "pass"),
+        Some(_) => ("a slowdown", "a regression"),
+        None => ("nothing", "no gain: valid negative"),
+    };
+    let percent = first.planted.map(|planted| format!(" of {:.0} %", 100.0 * planted.abs())).unwrap_or_default();
+    let right = comparisons.iter().filter(|comparison| is_right(comparison)).count();
+    let ratios = || comparisons.iter().filter_map(|comparison| comparison.speed_up.map(|found| found.ratio));
+    format!(
+        "| {device}, {} on {} | {planted}{percent} | {found} | {right} of {} | {:.3} to {:.3} |",
+        first.baseline.name,
+        first.shape,
+        comparisons.len(),
+        ratios().fold(f64::INFINITY, f64::min),
+        ratios().fold(0.0, f64::max)
+    )
+}
+
+/// A row of the table of profiles: what was counted for a stage, and what bounds it.
+fn profile_row(entry: &Entry) -> Option<String> {
+    let Profiled { profile, bottleneck, .. } = entry.profile.as_ref()?;
+    let shown = [
+        Metric::TensorPipe,
+        Metric::Dram,
+        Metric::SmThroughput,
+        Metric::WarpsActive,
+        Metric::XuPipe,
+        Metric::BankConflicts,
+        Metric::LocalInstructions,
+    ];
+    let shown = shown.map(|metric| profile.get(metric).map_or(NONE.into(), |value| metric.unit().words(value)));
+    let verdict = entry.gate(Gate::Profile)?.outcome.to_string().to_lowercase();
+    let time = time(profile.time_us().ok());
+    Some(format!("| {} | {time} | {} | {verdict} | {} |", entry.name, shown.join(" | "), bottleneck.by))
+}
+
 fn named<'a>(record: &'a Record, shape: &str) -> &'a Group {
     record.groups.iter().find(|group| group.shape == shape).unwrap()
 }
@@ -119,11 +174,41 @@ fn the_readme_shows_what_the_records_hold() {
         }
         expected.push(folder);
     }
+    for (folder, record) in all_records() {
+        match record.kind {
+            Kind::Compare if record.comparisons.len() > 1 => expected.extend([tries_row(&record), folder]),
+            Kind::Profile => {
+                expected.extend(record.groups.iter().flat_map(|group| group.entries.iter().filter_map(profile_row)));
+                expected.push(folder);
+            }
+            _ => {}
+        }
+    }
     expected.extend(records(Kind::Run, true).into_iter().map(|(folder, _)| folder));
     let mission = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
     expected.push(format!("{} KiB", cpu::working_bytes(&cpu::Config::default(), &mission).div_ceil(1024)));
     let missing: Vec<_> = expected.into_iter().filter(|text| !readme.contains(text)).collect();
     assert!(missing.is_empty(), "the README lacks\n{}", missing.join("\n"));
+}
+
+/// A try on a busy machine may end undecided, and the table then counts it; none may say the opposite of what was planted.
+#[test]
+fn no_committed_try_says_the_opposite_of_what_was_planted() {
+    let tries: Vec<_> = all_records().into_iter().filter(|(_, record)| record.comparisons.len() > 1).collect();
+    assert!(!tries.is_empty());
+    for (folder, record) in tries {
+        assert!(record.comparisons.len() >= 10, "{folder}");
+        for Comparison { planted, outcome, summary, .. } in &record.comparisons {
+            let faster = *outcome == Outcome::Pass || summary.starts_with("a small gain");
+            let slower = summary.starts_with("a regression");
+            let opposite = match planted {
+                Some(planted) if *planted > 0.0 => slower,
+                Some(_) => faster,
+                None => faster || slower,
+            };
+            assert!(!opposite, "{folder}: {planted:?} planted, {summary}");
+        }
+    }
 }
 
 #[test]

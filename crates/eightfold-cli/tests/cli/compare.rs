@@ -59,7 +59,7 @@ fn a_planted_slowdown_is_a_regression_and_without_a_requirement_that_is_no_failu
     let Some((_, code, text, found)) = compare(&format!("{SAME} --plant -30%"), regression) else { return };
     assert_eq!((code, found.outcome, found.planted), (Some(0), Outcome::Negative, Some(-0.3)));
     assert!(found.speed_up.unwrap().ratio < 0.95, "{text}");
-    assert!(text.contains("PLANTED: every timed run of the candidate was counted as 30 % longer"), "{text}");
+    assert!(text.contains("PLANTED: the candidate made 30 % more runs than were counted"), "{text}");
     assert!(text.trim_end().ends_with("(the difference was PLANTED)"), "{text}");
 }
 
@@ -107,9 +107,9 @@ fn records_are_compared_where_they_timed_the_same_and_refused_where_not() {
     let line = refused(&bench("d", "--shape 1,1,32,16 --causal"), "");
     assert!(line.contains("the problems differ: mask none and causal"), "{line}");
     let line = refused(&b, "--causal");
-    assert!(line.starts_with("error: causal: is for two variants"), "{line}");
+    assert!(line.starts_with("error: causal: does not go with two records"), "{line}");
     let line = refused("cpu:lanes", "");
-    assert!(line.contains("are a variant and a record"), "{line}");
+    assert!(line.contains("are a record and a variant"), "{line}");
     let line = refused("missing/record.json", "");
     assert!(line.contains("cannot be read"), "{line}");
 }
@@ -120,4 +120,90 @@ fn json_is_the_record() {
     let text = String::from_utf8(place.run(&format!("{SAME} --plant +100% --rounds 10 --json")).stdout).unwrap();
     let found = place.contents().into_iter().find(|path| path.ends_with("record.json")).unwrap();
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), Record::read(&place.file(&found)).unwrap());
+}
+
+/// The binary under test as two programs.
+#[cfg(unix)]
+fn two_binaries(place: &Place) {
+    let binary = assert_cmd::cargo::cargo_bin("eightfold");
+    for name in ["old", "new"] {
+        std::os::unix::fs::symlink(&binary, place.file(name)).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn two_binaries_take_turns_in_processes_of_their_own() {
+    let place = Place::new();
+    two_binaries(&place);
+    let output = place.run("compare ./old ./new --variant cpu:lanes --shape 1,1,64,32 --threads 1 --rounds 16");
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let found = place.contents().into_iter().find(|path| path.ends_with("record.json")).unwrap();
+    let record = Record::read(&place.file(&found)).unwrap();
+    let comparison = &record.comparisons[0];
+    // The same program twice: whatever the machine's noise, it has not gained.
+    assert!(comparison.outcome != Outcome::Fail && comparison.outcome != Outcome::Pass, "{text}");
+    assert_eq!(comparison.speed_up.unwrap().rounds, 16);
+    assert_eq!((comparison.baseline.name.as_str(), comparison.inputs), ("./old", 3));
+    assert!(comparison.candidate.implementation.contains(" of eightfold 0."), "{comparison:?}");
+    let names: Vec<_> = record.groups[0].entries.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["./old", "./old again", "./new"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn binaries_that_cannot_be_compared_are_refused_with_the_reason() {
+    let place = Place::new();
+    two_binaries(&place);
+    let script = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(place.file(name), text).unwrap();
+        std::fs::set_permissions(place.file(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("stranger", "#!/bin/sh\necho hello\n");
+    script("older", "#!/bin/sh\necho \"error: unrecognized subcommand 'contestant'\" >&2\nexit 2\n");
+    script("elsewhere", "#!/bin/sh\nexec ./new \"$@\" --threads 2\n");
+    let small = "--variant cpu:lanes --shape 1,1,64,32 --threads 1";
+    let refused = |arguments: &str| {
+        let output = place.run(&format!("compare {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(place.contents().iter().all(|path| !path.contains("-compare")));
+        stderr(&output)
+    };
+    assert!(refused(&format!("./old ./stranger {small}")).contains("`hello`, which is not a JSON object"));
+    assert!(refused(&format!("./old ./older {small}")).contains("unrecognized subcommand 'contestant'"));
+    assert!(refused("./old ./new --variant cpu:lane").contains("`lane`"));
+    assert!(refused("./old cpu:lanes").contains("are a binary and a variant"));
+    assert!(refused("./old ./new --plant -5%").contains("plant: does not go with two binaries"));
+    assert!(refused("cpu:lanes cpu:lanes --variant cpu:lanes").contains("variant: does not go with two variants"));
+}
+
+#[test]
+fn many_tries_are_kept_as_verdicts_alone() {
+    let place = Place::new();
+    place.run(&format!("{SAME} --tries 3 --rounds 10 --plant -30%"));
+    let found = place.contents().into_iter().find(|path| path.ends_with("record.json")).unwrap();
+    let record = Record::read(&place.file(&found)).unwrap();
+    let seeds: Vec<_> = record.comparisons.iter().map(|comparison| comparison.seed).collect();
+    assert_eq!((seeds, record.groups.len()), (vec![Some(8), Some(9), Some(10)], 0));
+}
+
+#[test]
+fn cold_caches_are_named_in_the_record_and_not_compared_with_hot_ones() {
+    let place = Place::new();
+    let bench = |out: &str, more: &str| {
+        let text = place.succeed(&format!(
+            "bench --variant cpu:lanes --threads 1 --iterations 20 --shape 1,1,32,16 --out {out} {more}"
+        ));
+        (text, place.contents().into_iter().find(|path| path.starts_with(out) && path.ends_with("-bench")).unwrap())
+    };
+    let ((hot_text, hot), (cold_text, cold)) = (bench("hot", ""), bench("cold", "--cache cold"));
+    assert!(cold_text.contains("caches were emptied before every run") && !hot_text.contains("emptied"), "{cold_text}");
+    assert!(hot_text.contains("of bound") && hot_text.contains("bound: "), "{hot_text}");
+    let output = place.run(&format!("compare {hot} {cold}"));
+    assert!(
+        stderr(&output).contains("the caches differ: hot in one record and cold in the other"),
+        "{}",
+        stderr(&output)
+    );
 }

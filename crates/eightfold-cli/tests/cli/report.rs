@@ -12,6 +12,7 @@ fn record(name: &str) -> PathBuf {
 const GPU_LADDER: &str = "20261115T090438Z-ladder";
 const GPU_RUN: &str = "20261115T090744Z-run";
 const GPU_BUILD: &str = "20261115T085441Z-build";
+const TRIES: &str = "20261115T112245Z-compare";
 const CPU_BENCH: &str = "20261115T064134Z-bench";
 
 /// What a page may weigh at most.
@@ -43,6 +44,14 @@ fn every_kind_of_record_has_its_page() {
         assert!(page.contains(text), "{text} is missing");
     }
     assert_eq!(place.contents(), ["page.html"]);
+}
+
+#[test]
+fn verdicts_have_their_table() {
+    let place = Place::new();
+    let (_, page) = report(&place, &[TRIES]);
+    assert!(page.contains("<h3>Comparison</h3>") && !page.contains("holds no results"));
+    assert_eq!(page.matches("a regression: ").count(), 10);
 }
 
 #[test]

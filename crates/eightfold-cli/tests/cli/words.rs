@@ -11,6 +11,7 @@ fn help() {
         "run -h",
         "bench -h",
         "compare --help",
+        "profile --help",
         "ledger -h",
         "report -h",
         "attend --help",

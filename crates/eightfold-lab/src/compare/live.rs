@@ -1,19 +1,20 @@
 //! Two variants against each other, now: gates first, then rounds until it is decided.
 
-use super::{Comparison, Judged, Side, judge};
+use super::contest::{Contest, note, unfinished};
+use super::{Comparison, Side};
 use crate::examine::{Candidate, Examination, Examined};
 use crate::gates::{Case, Gate, GateReport, Outcome, Thresholds};
-use crate::measure::{Contestant, CudaContestant, KernelContestant, Race, Raced, Samples, Timer};
+use crate::measure::{Contestant, Manner, Plant, Rotation, Samples, contestants};
 use crate::progress::{Part, Progress};
-use crate::record::{Entry, Group, Timing};
+use crate::record::{Entry, Group};
 use eightfold::{Error, Problem, Result};
 
 /// What to compare, and how.
 pub struct Live<'a> {
     /// What a person calls the shape.
     pub shape: &'a str,
-    /// The inputs.
-    pub case: &'a Case,
+    /// The inputs, which rounds go around.
+    pub cases: &'a [Case],
     /// Who was there before.
     pub baseline: &'a Candidate,
     /// Who may be faster.
@@ -26,8 +27,10 @@ pub struct Live<'a> {
     pub seed: u64,
     /// Rounds at the very most.
     pub most_rounds: usize,
-    /// A difference to put there, as a test of the comparison: at 0.05 every run of the baseline counts as 5 % longer, at
-    /// −0.05 every run of the candidate.
+    /// How times are taken.
+    pub manner: Manner,
+    /// A difference to put there, as a test of the comparison: at 0.05 the baseline makes 5 % more runs than are counted,
+    /// at −0.05 the candidate does.
     pub planted: Option<f64>,
 }
 
@@ -39,9 +42,6 @@ pub struct Compared {
     pub comparison: Comparison,
 }
 
-/// A comparison of slow variants has fewer rounds, so that it ends in about this time.
-const MOST_SECONDS: f64 = 60.0;
-
 /// The part of the work that gating is, for the progress bar.
 const GATING_SHARE: f64 = 0.2;
 
@@ -52,10 +52,10 @@ impl Live<'_> {
         let candidates = [self.baseline.clone(), self.candidate.clone()];
         let examination = Examination {
             shape: self.shape,
-            cases: std::slice::from_ref(self.case),
+            cases: self.cases,
             candidates: &candidates,
             thresholds: self.thresholds,
-            timed: false,
+            timed: None,
             ladder: false,
             sweep: false,
             max_gate_seconds: f64::INFINITY,
@@ -70,8 +70,8 @@ impl Live<'_> {
         }
         lost.map_or(Ok(()), Err)?;
         let what = format!("{} {problem}: timing", self.shape);
-        let tick = &mut |share: f64| progress.at(GATING_SHARE + (1.0 - GATING_SHARE) * share, &what);
-        self.judge(&mut group, &mut comparison, tick)?;
+        let timing = &mut Part { whole: progress, start: GATING_SHARE, share: 1.0 - GATING_SHARE };
+        self.judge(&mut group, &mut comparison, &what, timing)?;
         Ok(Compared { group, comparison })
     }
 
@@ -95,72 +95,67 @@ impl Live<'_> {
             seed: Some(self.seed),
             planted: self.planted,
             conditions: None,
+            cache: self.manner.cache,
+            inputs: 1,
         }
     }
 
     /// Times both, the baseline twice, and fills in what that says.
-    fn judge(&self, group: &mut Group, comparison: &mut Comparison, tick: &mut dyn FnMut(f64)) -> Result<()> {
+    fn judge(
+        &self,
+        group: &mut Group,
+        comparison: &mut Comparison,
+        what: &str,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
         let planted = self.planted.unwrap_or(0.0);
-        let (before, after) = (planted.max(0.0), (-planted).max(0.0));
+        // Both sides are timed alike: one that is not slowed down has a plant of nothing.
+        let plant = |share: f64| self.planted.map(|_| Plant::slower_by(share.max(0.0))).transpose();
         let [baseline, candidate] = [0, 1].map(|place| &group.entries[place]);
-        let lanes =
-            [(self.baseline, baseline, before), (self.baseline, baseline, before), (self.candidate, candidate, after)];
+        let lanes = [
+            (self.baseline, baseline, plant(planted)?),
+            (self.baseline, baseline, plant(planted)?),
+            (self.candidate, candidate, plant(-planted)?),
+        ];
         let mut field = Vec::new();
-        for (candidate, entry, delay) in lanes {
-            field.push(contestant(candidate, entry, self.case, delay)?);
+        for (candidate, entry, plant) in lanes {
+            let nothing = || Error::invalid("compare", "there are no inputs", "give a shape");
+            let inputs = Rotation::of(self.cases, entry).ok_or_else(nothing)?;
+            comparison.inputs = inputs.len();
+            // By graph replay where there is one: the first timer.
+            let lane = contestants(candidate, inputs, self.manner.cache, plant)?.into_iter().next();
+            field.push(lane.ok_or_else(nothing)?);
         }
-        let timer = field[0].0;
-        let on_gpu = self.baseline.on_gpu();
-        let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
-        let race = Race { policy, seed: self.seed, most_rounds: self.most_rounds, most_seconds: MOST_SECONDS };
-        let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|(_, one)| &mut **one as _).collect();
-        let look = |samples: &[Samples]| {
-            judge(&self.baseline.name, [&samples[0], &samples[1], &samples[2]], self.required_gain)
+        comparison.timer = Some(field[0].0);
+        let [a, b, c] = &mut field[..] else { unreachable!("three lanes were made") };
+        let contestants: [&mut dyn Contestant; 3] = [&mut *a.1, &mut *b.1, &mut *c.1];
+        let so_far = comparison.clone();
+        let tick = &mut |share: f64, samples: &[Samples]| {
+            progress.at(share, what);
+            progress.unfinished(&unfinished(group, &so_far, samples));
         };
-        let raced = race.run(&mut contestants, &mut |samples| look(samples).settled, tick);
-        comparison.timer = Some(timer);
-        let Raced { samples, conditions } = match raced {
-            Ok(raced) => raced,
-            Err(error) => {
-                comparison.outcome = Outcome::Invalid;
-                comparison.summary = error.to_string();
-                return Ok(());
-            }
-        };
-        let Judged { outcome, summary, speed_up, itself, .. } = look(&samples);
-        (comparison.outcome, comparison.summary) = match conditions.differed() {
-            Some(reason) => (Outcome::Invalid, reason),
-            None => (outcome, summary),
-        };
-        comparison.speed_up = speed_up;
-        comparison.itself = itself;
-        comparison.conditions = Some(conditions);
-        self.note(group, comparison, timer, samples);
+        let times = Contest {
+            seed: self.seed,
+            most_rounds: self.most_rounds,
+            thresholds: self.thresholds,
+            manner: self.manner,
+            on_gpu: self.baseline.on_gpu(),
+        }
+        .judge(contestants, comparison, tick);
+        if let Some(times) = times {
+            note(group, comparison, &times);
+        }
+        self.note_plant(group);
         Ok(())
     }
 
-    /// Puts the times and the verdict into the entries, the baseline's second turn as one of its own.
-    fn note(&self, group: &mut Group, comparison: &mut Comparison, timer: Timer, samples: Vec<Samples>) {
-        let again = Entry { name: format!("{} again", self.baseline.name), ..group.entries[0].clone() };
-        group.entries.insert(1, again);
-        for (entry, samples) in group.entries.iter_mut().zip(samples) {
-            entry.timing = Timing::new(timer, samples);
-        }
-        comparison.baseline.p50_us = group.entries[0].p50_us();
-        comparison.candidate.p50_us = group.entries[2].p50_us();
-        group.entries[2].gates.push(GateReport {
-            gate: Gate::Performance,
-            outcome: comparison.outcome,
-            summary: comparison.summary.clone(),
-            checks: Vec::new(),
-        });
-        if let Some(planted) = self.planted {
-            let delayed = if planted > 0.0 { 0..2 } else { 2..3 };
-            for entry in &mut group.entries[delayed] {
-                let percent = (1e4 * planted.abs()).round() / 1e2;
-                entry.note =
-                    Some(format!("PLANTED: every timed run was counted as {percent} % longer, to test the comparison"));
-            }
+    /// Says which entries were slowed down.
+    fn note_plant(&self, group: &mut Group) {
+        let Some(planted) = self.planted else { return };
+        let delayed = if planted > 0.0 { 0..2 } else { 2..3 };
+        for entry in group.entries.get_mut(delayed).into_iter().flatten() {
+            let percent = (1e4 * planted.abs()).round() / 1e2;
+            entry.note = Some(format!("PLANTED: {percent} % more runs were made than counted, to test the comparison"));
         }
     }
 }
@@ -197,21 +192,4 @@ fn first_failure(entries: &[Entry]) -> Result<Option<String>> {
         }
     }
     Ok(failure)
-}
-
-/// The contestant for a variant that passed its gates, and what it is timed with.
-fn contestant<'a>(
-    candidate: &Candidate,
-    entry: &Entry,
-    case: &'a Case,
-    delay: f64,
-) -> Result<(Timer, Box<dyn Contestant + 'a>)> {
-    let seen = entry.cases.first().filter(|case| case.repeatable);
-    let hash = seen.map(|case| case.output_hash);
-    if let Some(config) = candidate.variant.on_device() {
-        let [replayed, _] = CudaContestant::both(&candidate.name, &config, case, hash)?;
-        return Ok((replayed.timer(), Box::new(replayed.delayed_by(delay)?)));
-    }
-    let contestant = KernelContestant::new(&candidate.name, candidate.variant, case, hash)?;
-    Ok((Timer::HostClock, Box::new(contestant.delayed_by(delay))))
 }

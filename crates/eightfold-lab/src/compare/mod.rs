@@ -1,17 +1,22 @@
 //! Is the candidate faster than the baseline, and by how much: yes, no, not to be told, or an unsound run.
 
+mod binaries;
+mod contest;
 mod decision;
 mod live;
 mod records;
+mod serve;
 #[cfg(test)]
 mod simulation;
 
+pub use binaries::{Binaries, BinariesCompared};
 pub use decision::{Judged, judge};
 pub use live::{Compared, Live};
 pub use records::{RecordSide, compare_records};
+pub use serve::{Hello, Serving};
 
 use crate::gates::Outcome;
-use crate::measure::{Conditions, Timer};
+use crate::measure::{Cache, Conditions, Timer};
 use crate::record::ProblemRecord;
 use crate::verdict::SpeedUp;
 use eightfold::{Error, Result};
@@ -49,6 +54,16 @@ pub struct Comparison {
     /// What else went on on the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
+    /// Where the inputs were when a run began.
+    #[serde(default)]
+    pub cache: Cache,
+    /// How many different inputs the rounds went around.
+    #[serde(default = "one")]
+    pub inputs: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// One of the two.

@@ -29,6 +29,7 @@ pub fn compare_records(baseline: &RecordSide, candidate: &RecordSide, required_g
         for (old, new) in pairs(before, after) {
             let (Some(old_timing), Some(new_timing)) = (&old.timing, &new.timing) else { continue };
             check_devices([baseline, candidate], old_timing.timer, new_timing.timer)?;
+            check_caches(old_timing, new_timing)?;
             let speed_up = SpeedUp::of_separate_runs(&old_timing.samples, &new_timing.samples);
             let report = verdict::judge(&side_name(baseline, old), speed_up, required_gain);
             let unsound = itself.as_ref().and_then(|(peer, itself)| not_itself(peer, itself));
@@ -46,6 +47,8 @@ pub fn compare_records(baseline: &RecordSide, candidate: &RecordSide, required_g
                 seed: None,
                 planted: None,
                 conditions: None,
+                cache: old_timing.cache,
+                inputs: old_timing.inputs,
             });
         }
     }
@@ -143,6 +146,14 @@ fn check_devices([baseline, candidate]: [&RecordSide; 2], old: Timer, new: Timer
     Ok(())
 }
 
+fn check_caches(old: &Timing, new: &Timing) -> Result<()> {
+    if old.cache == new.cache {
+        return Ok(());
+    }
+    let rule = format!("the caches differ: {:?} in one record and {:?} in the other", old.cache, new.cache);
+    Err(Error::invalid("compare", rule.to_lowercase(), "compare times on caches in the same state"))
+}
+
 /// Why nothing can be compared: the nearest problems and what sets them apart, or the variants.
 fn nothing_in_common(baseline: &RecordSide, candidate: &RecordSide) -> Error {
     let sides = [baseline, candidate];
@@ -180,7 +191,7 @@ mod tests {
 
     fn side(name: &str, problem: &Problem, entries: Vec<Entry>) -> RecordSide {
         let mut record = Record::new(Kind::Bench, Provenance::capture(2));
-        record.groups.push(Group { shape: "mission".into(), problem: problem.into(), entries, sweep: false });
+        record.groups.push(Group { entries, ..Group::new("mission", problem) });
         RecordSide { name: name.into(), record }
     }
 

@@ -2,7 +2,9 @@
 
 use super::{Candidate, Examination, admissible};
 use crate::gates::{Case, Gate, GateReport, Outcome};
-use crate::measure::{Contestant, CudaContestant, KernelContestant, Measured, Timer, interleave};
+use crate::measure::{
+    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, Rotation, Timer, contestants, interleave,
+};
 use crate::peers::{Backend, Torch, TorchContestant, TorchCudaContestant};
 use crate::record::{Entry, Timing};
 use eightfold::Result;
@@ -12,16 +14,26 @@ use std::cell::RefCell;
 type Lane<'a> = (usize, Timer, Box<dyn Contestant + 'a>);
 
 impl Examination<'_> {
-    /// Times those that passed and fills in their entries.
-    pub(super) fn time(&self, entries: &mut [Entry], peer: Option<(&mut Torch, &Case)>, tick: &mut dyn FnMut(f64)) {
-        let Some(case) = self.cases.first() else { return };
+    /// Times those that passed, fills in their entries, and says what else went on; none if there was nobody to time.
+    /// `tick` is told how far the work is, and after every round what the entries are so far.
+    pub(super) fn time(
+        &self,
+        entries: &mut [Entry],
+        peer: Option<(&mut Torch, &Case)>,
+        manner: Manner,
+        tick: &mut dyn FnMut(f64, Option<Vec<Entry>>),
+    ) -> Option<Conditions> {
         let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
+        let hot = manner.cache == Cache::Hot;
         // Declared before the field, whose contestants borrow it.
         let shared;
         let mut field: Vec<Lane<'_>> = Vec::new();
+        let mut entry_inputs = vec![1; entries.len()];
         for (place, (entry, candidate)) in entries.iter_mut().zip(self.candidates).enumerate() {
             if admissible(entry) {
-                match contestants(candidate, entry, case) {
+                let inputs = Rotation::of(self.cases, entry)?;
+                entry_inputs[place] = inputs.len();
+                match contestants(candidate, inputs, manner.cache, None) {
                     Ok(lanes) => field.extend(lanes.into_iter().map(|(timer, contestant)| (place, timer, contestant))),
                     Err(error) => entry.note = Some(error.to_string()),
                 }
@@ -39,13 +51,19 @@ impl Examination<'_> {
                         continue;
                     }
                     let backend = Backend::ALL[place - first];
-                    for timer in [Timer::GraphReplay, Timer::Event] {
-                        let contestant = TorchCudaContestant::new(&shared, backend, timer, case);
+                    let timers = [Timer::GraphReplay, Timer::Event];
+                    for timer in timers.into_iter().filter(|timer| hot || *timer == Timer::Event) {
+                        let contestant =
+                            TorchCudaContestant::new(&shared, backend, timer, case).with_cache(manner.cache);
                         field.push((place, timer, Box::new(contestant)));
                     }
                 }
             } else if let Some((place, _)) = { peers }.next() {
-                field.push((place, Timer::HostClock, Box::new(TorchContestant::new(torch, case))));
+                field.push((
+                    place,
+                    Timer::HostClock,
+                    Box::new(TorchContestant::new(torch, case).with_cache(manner.cache)),
+                ));
             }
         }
         let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
@@ -55,40 +73,41 @@ impl Examination<'_> {
             places.push((*place, *timer));
             contestants.push(&mut **contestant);
         }
-        let measured = interleave(&mut contestants, policy, tick);
-        for ((place, timer), measured) in places.into_iter().zip(measured) {
-            note_timing(&mut entries[place], timer, measured);
+        if contestants.is_empty() {
+            return None;
+        }
+        let method = Method { policy, manner, on_gpu };
+        let note = |entries: &mut [Entry], lane: usize, measured: Measured| {
+            let (place, timer): (usize, Timer) = places[lane];
+            let (cache, inputs) = (manner.cache, entry_inputs[place]);
+            let timing =
+                measured.map(|samples| Timing::new(timer, samples).map(|timing| Timing { cache, inputs, ..timing }));
+            note_timing(&mut entries[place], timer == Timer::Event && hot, timing);
+        };
+        let Interleaved { measured, conditions } = interleave(&mut contestants, &method, &mut |share, so_far| {
+            let so_far = so_far.map(|lanes| {
+                let mut entries = entries.to_vec();
+                for (lane, samples) in lanes.iter().enumerate() {
+                    if let Some(samples) = samples {
+                        note(&mut entries, lane, Ok((*samples).clone()));
+                    }
+                }
+                entries
+            });
+            tick(share, so_far);
+        });
+        for (lane, measured) in measured.into_iter().enumerate() {
+            note(entries, lane, measured);
         }
         entries.iter_mut().for_each(withdraw_if_unsound);
+        Some(conditions)
     }
 }
 
-/// One contestant for a kernel on the CPU, one per timer for a kernel on a GPU.
-fn contestants<'a>(
-    candidate: &Candidate,
-    entry: &Entry,
-    case: &'a Case,
-) -> Result<Vec<(Timer, Box<dyn Contestant + 'a>)>> {
-    let seen = entry.cases.first().filter(|case| case.repeatable);
-    let hash = seen.map(|case| case.output_hash);
-    if let Some(config) = candidate.variant.on_device() {
-        let both = CudaContestant::both(&candidate.name, &config, case, hash)?;
-        return Ok(both.into_iter().map(|one| (one.timer(), Box::new(one) as Box<dyn Contestant>)).collect());
-    }
-    let contestant = KernelContestant::new(&candidate.name, candidate.variant, case, hash)?;
-    Ok(vec![(Timer::HostClock, Box::new(contestant))])
-}
-
-fn note_timing(entry: &mut Entry, timer: Timer, measured: Measured) {
-    match measured {
-        Ok(samples) => {
-            let timing = Timing::new(timer, samples);
-            if timer == Timer::Event {
-                entry.launch_timing = timing;
-            } else {
-                entry.timing = timing;
-            }
-        }
+fn note_timing(entry: &mut Entry, single_launch: bool, timing: Result<Option<Timing>>) {
+    match timing {
+        Ok(timing) if single_launch => entry.launch_timing = timing,
+        Ok(timing) => entry.timing = timing,
         Err(error) if entry.peer => entry.note = Some(error.to_string()),
         // A kernel of ours that passed and then failed under the clock is unsound, not merely untimed.
         Err(error) => entry.gates.push(GateReport {

@@ -22,7 +22,7 @@ use std::fmt;
 pub use case::Case;
 pub use correctness::{CaseReport, CorrectnessReport, RunCounts, check, checks};
 pub use resource::{Build, Built};
-pub use standard::{StandardCase, Thoroughness, prepare_all, quantizer, standard_cases};
+pub use standard::{StandardCase, Thoroughness, prepare_all, quantizer, standard_cases, timing_cases};
 pub use subject::{PlannedVariant, Subject};
 pub use thresholds::{PerformancePolicy, ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
 pub use toggle::{KnobProof, ToggleReport};

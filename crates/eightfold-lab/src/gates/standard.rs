@@ -55,6 +55,15 @@ pub fn prepare_all(cases: &[StandardCase], quantizer: &Quantizer, policy: &Refer
     cases.par_iter().map(|case| case.prepare(quantizer, policy)).collect()
 }
 
+/// How many inputs a timing's rounds go around.
+const TIMED_INPUTS: u64 = 3;
+
+/// The inputs that a problem is timed on: Gaussian, one set after the other from round to round.
+pub fn timing_cases(problem: &Problem, quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Vec<Case>> {
+    let cases = (1..=TIMED_INPUTS).map(|seed| StandardCase { problem: *problem, family: Family::Gaussian, seed });
+    prepare_all(&cases.collect::<Vec<_>>(), quantizer, policy)
+}
+
 /// Shapes of up to this much arithmetic (without a mask) are checked on every family even when time is short: the
 /// mission has 0.54 GFLOP.
 const EVERY_FAMILY_GFLOP: f64 = 0.6;

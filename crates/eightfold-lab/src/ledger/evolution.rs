@@ -221,12 +221,27 @@ impl Evolution {
 
 impl Ledger {
     /// Whether the rates are those of the machine that a record comes from.
-    fn applies_to(&self, kernel: Kernel, provenance: &Provenance) -> bool {
+    pub(crate) fn applies_to(&self, kernel: Kernel, provenance: &Provenance) -> bool {
         let name = match kernel {
             Kernel::Cpu => Some(provenance.machine.cpu.as_str()),
             Kernel::Ladder | Kernel::Hopper => provenance.gpu.as_ref().map(|gpu| gpu.name.as_str()),
         };
         name == Some(&self.machine) && self.threads.is_none_or(|threads| threads == provenance.threads)
+    }
+
+    /// What each part of the machine needs at least for a stage, longest first.
+    pub(crate) fn floor_terms(&self, entry: &StageEntry) -> Vec<FloorTerm> {
+        let terms = entry.arithmetic.iter().filter_map(|term| {
+            let rate = self.rate(&term.uses)?;
+            let amount = term.factors.iter().map(f64::to_string).collect::<Vec<_>>().join(" × ");
+            let per_second: f64 = rate.factors.iter().product();
+            let arithmetic =
+                format!("{amount} {} ({}) at {per_second:.3e} a second ({})", rate.unit, term.what, rate.from);
+            Some(FloorTerm { uses: term.uses.clone(), time_us: self.time_us(term)?, arithmetic })
+        });
+        let mut terms: Vec<FloorTerm> = terms.collect();
+        terms.sort_by(|a, b| b.time_us.total_cmp(&a.time_us));
+        terms
     }
 }
 
@@ -278,19 +293,7 @@ fn named<'a>(group: &'a Group, stage: &str) -> Option<&'a Entry> {
 
 fn floor(ledger: &Ledger, entry: &StageEntry, record: Option<&Record>) -> Option<Floor> {
     let shape = entry.floor_shape.as_ref()?;
-    let mut terms: Vec<FloorTerm> = entry
-        .arithmetic
-        .iter()
-        .filter_map(|term| {
-            let rate = ledger.rate(&term.uses)?;
-            let amount = term.factors.iter().map(f64::to_string).collect::<Vec<_>>().join(" × ");
-            let per_second: f64 = rate.factors.iter().product();
-            let arithmetic =
-                format!("{amount} {} ({}) at {per_second:.3e} a second ({})", rate.unit, term.what, rate.from);
-            Some(FloorTerm { uses: term.uses.clone(), time_us: ledger.time_us(term)?, arithmetic })
-        })
-        .collect();
-    terms.sort_by(|a, b| b.time_us.total_cmp(&a.time_us));
+    let terms = ledger.floor_terms(entry);
     let longest_us = terms.first()?.time_us;
     let p50_us = record.and_then(|record| Seen::of(record, shape, &entry.name)).and_then(|seen| seen.entry.p50_us());
     let share = p50_us.map(|p50_us| longest_us / p50_us);

@@ -1,5 +1,7 @@
-//! What else went on on the machine while contestants took their turns: load, and time that the hypervisor took.
+//! What else went on on the machine while contestants took their turns: load, time that the hypervisor took, and what the
+//! GPU's clocks did.
 
+use super::watch::{Reading, Watch};
 use serde::{Deserialize, Serialize};
 
 /// The conditions of a run, as far as the system tells them.
@@ -15,14 +17,43 @@ pub struct Conditions {
     pub threads: usize,
     /// Cores of the machine.
     pub cores: usize,
+    /// The GPU, for contestants that ran on it, where the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuConditions>,
+}
+
+/// What a GPU said about itself right after the contestants' turns.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuConditions {
+    /// Who was asked: NVML or nvidia-smi; or why nobody could be.
+    pub source: String,
+    /// How often it was asked.
+    pub readings: usize,
+    /// The median clock of the multiprocessors after each contestant's turns, in MHz.
+    pub sm_clock_mhz: Vec<Option<f64>>,
+    /// The hottest that it was, in degrees Celsius.
+    pub most_temperature_c: Option<f64>,
+    /// The most power that it drew, in watts.
+    pub most_power_w: Option<f64>,
+    /// Everything that held its clocks down at any time.
+    pub held_down_by: Vec<String>,
+    /// Of those, what means that it protected itself, so that times are of no use.
+    pub slowdowns: Vec<String>,
 }
 
 /// Contestants whose turns lost shares of the machine that differ by more than this did not meet the same machine.
 const STEAL_APART: f64 = 0.2;
 
+/// Contestants whose GPU clocks differ by a larger share did not meet the same machine.
+const CLOCKS_APART: f64 = 0.05;
+
 impl Conditions {
-    /// Why the contestants did not meet the same conditions; none where nothing says so.
+    /// Why the contestants did not meet the same conditions, or none that are worth measuring in; none where nothing says
+    /// so. A power cap by software is the normal state of a large GPU under load, and no reason by itself.
     pub fn differed(&self) -> Option<String> {
+        if let Some(reason) = self.slowed_down().or_else(|| self.gpu.as_ref()?.clocks_apart()) {
+            return Some(reason);
+        }
         let stolen = || self.steal.iter().flatten().copied();
         if let (Some(least), Some(most)) = (stolen().reduce(f64::min), stolen().reduce(f64::max))
             && most - least > STEAL_APART
@@ -38,16 +69,78 @@ impl Conditions {
             format!("the load rose from {before:.1} to {after:.1} during the run, which accounts for {own:.0}")
         })
     }
+
+    /// Why no time of this run is of use: the GPU protected itself.
+    pub fn slowed_down(&self) -> Option<String> {
+        let slowdowns = self.gpu.as_ref().map(|gpu| &gpu.slowdowns).filter(|slowdowns| !slowdowns.is_empty())?;
+        Some(format!("the GPU slowed down to protect itself: {}", slowdowns.join(", ")))
+    }
+}
+
+impl GpuConditions {
+    fn clocks_apart(&self) -> Option<String> {
+        let clocks = || self.sm_clock_mhz.iter().flatten().copied();
+        let (least, most) = (clocks().reduce(f64::min)?, clocks().reduce(f64::max)?);
+        (most > least * (1.0 + CLOCKS_APART)).then(|| {
+            format!("contestants met different clocks of the GPU: {least:.0} MHz after one's turns, {most:.0} after another's")
+        })
+    }
+}
+
+/// Notes the conditions while contestants take their turns.
+pub(super) struct Observer {
+    load_before: Option<f64>,
+    ticks: Vec<Ticks>,
+    watch: Option<Watch>,
+    readings: Vec<Vec<Reading>>,
+}
+
+impl Observer {
+    /// For so many contestants, on a GPU or not.
+    pub fn new(contestants: usize, on_gpu: bool) -> Self {
+        Observer {
+            load_before: load(),
+            ticks: vec![Ticks::default(); contestants],
+            watch: on_gpu.then(Watch::start),
+            readings: vec![Vec::new(); contestants],
+        }
+    }
+
+    /// Watches one contestant's turn.
+    pub fn turn<T>(&mut self, index: usize, turn: impl FnOnce() -> T) -> T {
+        let before = Ticks::now();
+        let result = turn();
+        // At once, while the clocks are still those of the turn.
+        let reading = self.watch.as_mut().and_then(Watch::read);
+        self.readings[index].extend(reading);
+        if let Some((before, after)) = before.zip(Ticks::now()) {
+            self.ticks[index].add(before, after);
+        }
+        result
+    }
+
+    /// What was noted.
+    pub fn conditions(self) -> Conditions {
+        let Observer { load_before, ticks, watch, readings } = self;
+        Conditions {
+            load_before,
+            load_after: load(),
+            steal: ticks.iter().map(Ticks::steal).collect(),
+            threads: rayon::current_num_threads(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            gpu: watch.map(|watch| watch.conditions(&readings)),
+        }
+    }
 }
 
 /// The load average over the last minute.
-pub(super) fn load() -> Option<f64> {
+fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
 /// Time of all cores since the machine started, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ticks {
+struct Ticks {
     total: u64,
     stolen: u64,
 }
@@ -104,6 +197,7 @@ mod tests {
             steal: vec![Some(0.05), Some(0.12), None],
             threads: 2,
             cores: 2,
+            gpu: None,
         };
         assert_eq!(calm.differed(), None);
         let stolen = Conditions { steal: vec![Some(0.02), Some(0.4)], ..calm.clone() };
@@ -111,5 +205,19 @@ mod tests {
         let loaded = Conditions { load_after: Some(8.0), ..calm };
         assert!(loaded.differed().unwrap().contains("rose from 0.5 to 8.0"));
         assert_eq!(Conditions::default().differed(), None);
+    }
+
+    #[test]
+    fn a_gpu_that_protects_itself_and_clocks_that_differ_are_told_and_a_power_cap_is_not() {
+        let with = |gpu: GpuConditions| Conditions { gpu: Some(gpu), ..Conditions::default() }.differed();
+        let clocks = |a, b| GpuConditions {
+            sm_clock_mhz: vec![Some(a), Some(b), None],
+            held_down_by: vec!["software power cap".into()],
+            ..GpuConditions::default()
+        };
+        assert_eq!(with(clocks(1980.0, 1900.0)), None);
+        assert!(with(clocks(1980.0, 1600.0)).unwrap().contains("1600 MHz after one's turns, 1980"));
+        let hot = GpuConditions { slowdowns: vec!["hardware thermal slowdown".into()], ..clocks(1980.0, 1980.0) };
+        assert!(with(hot).unwrap().contains("protect itself: hardware thermal slowdown"));
     }
 }

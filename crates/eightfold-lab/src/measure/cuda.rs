@@ -1,32 +1,30 @@
 //! A variant on a GPU as a contestant, timed on the device.
 
 use super::kernel::verify;
-use super::{Contestant, Timer};
-use crate::gates::Case;
-use eightfold::cuda::driver::{Device, Event, Graph, Stream};
+use super::{Contestant, Plant, Rotation, Timer};
+use eightfold::cuda::driver::{Buffer, Device, Event, Graph, Stream};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Config, Prepared};
-use eightfold::{Error, Layout, Output, Result};
+use eightfold::{Layout, Output, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Launches that are captured in one graph: enough that what it takes to start the graph is a small share of each.
-pub const GRAPH_LAUNCHES: usize = 20;
+pub const GRAPH_LAUNCHES: usize = Plant::RUNS;
 
 /// A compiled variant with its inputs on the device.
 struct Loaded {
     stream: Stream,
-    q: DeviceTensor,
-    k: DeviceTensor,
-    v: DeviceTensor,
+    inputs: Vec<[DeviceTensor; 3]>,
     prepared: Prepared,
     start: Event,
     end: Event,
 }
 
 impl Loaded {
-    fn launch(&mut self, output: &mut DeviceOutput) -> Result<()> {
-        self.prepared.launch(&self.stream, &self.q, &self.k, &self.v, output)
+    fn launch(&mut self, inputs: usize, output: &mut DeviceOutput) -> Result<()> {
+        let [q, k, v] = &self.inputs[inputs];
+        self.prepared.launch(&self.stream, q, k, v, output)
     }
 
     /// The device time of what the closure puts into the stream, with nothing else under way.
@@ -39,109 +37,144 @@ impl Loaded {
     }
 }
 
-/// One timer of a variant on the inputs of one case; it must keep giving the bits that the gate saw, if those were
-/// always the same.
+/// One timer of a variant on inputs that change from round to round; it must keep giving the bits that the gate saw, if
+/// those were always the same.
 pub struct CudaContestant<'a> {
     name: String,
-    case: &'a Case,
+    inputs: Rotation<'a>,
+    current: usize,
     timer: Timer,
-    /// Released before what its launches read and write.
-    graph: Option<Graph>,
+    /// One for each set of inputs. Released before what their launches read and write.
+    graphs: Vec<Graph>,
     /// Each timer has its own, so that neither is credited with what the other wrote.
     output: DeviceOutput,
     loaded: Rc<RefCell<Loaded>>,
-    expected_hash: Option<u64>,
-    /// Launches of a graph beyond those that its time is divided by.
-    extra_launches: usize,
+    plant: Option<Plant>,
+    /// Larger than the second-level cache: written to empty it.
+    flush: Option<Buffer>,
 }
 
 impl<'a> CudaContestant<'a> {
-    /// Two contestants for a variant that passed the correctness gate on this case with this output hash (none if its
-    /// bits differed from run to run): by graph replay, and by events around single launches.
-    pub fn both(name: &str, config: &Config, case: &'a Case, expected_hash: Option<u64>) -> Result<[Self; 2]> {
+    /// Two contestants for a variant that passed the correctness gate on these inputs: by graph replay, and by events
+    /// around single launches.
+    pub fn both(name: &str, config: &Config, inputs: Rotation<'a>) -> Result<[Self; 2]> {
         let device = Device::default()?;
         let stream = device.stream()?;
-        let q = DeviceTensor::upload(&device, &stream, &case.q, Layout::Bhsd)?;
-        let k = DeviceTensor::upload(&device, &stream, &case.k, Layout::Bhsd)?;
-        let v = DeviceTensor::upload(&device, &stream, &case.v, config.value_layout())?;
-        let prepared = Prepared::new(&device, &case.problem, config, &q, &k, &v)?;
+        let mut tensors = Vec::new();
+        for case in inputs.cases() {
+            tensors.push([
+                DeviceTensor::upload(&device, &stream, &case.q, Layout::Bhsd)?,
+                DeviceTensor::upload(&device, &stream, &case.k, Layout::Bhsd)?,
+                DeviceTensor::upload(&device, &stream, &case.v, config.value_layout())?,
+            ]);
+        }
+        let problem = inputs.at(0).0.problem;
+        let [q, k, v] = &tensors[0];
+        let prepared = Prepared::new(&device, &problem, config, q, k, v)?;
         stream.synchronize()?;
-        let outputs = [DeviceOutput::new(&device, &case.problem)?, DeviceOutput::new(&device, &case.problem)?];
+        let outputs = [DeviceOutput::new(&device, &problem)?, DeviceOutput::new(&device, &problem)?];
         let (start, end) = (stream.record()?, stream.record()?);
-        let loaded = Rc::new(RefCell::new(Loaded { stream, q, k, v, prepared, start, end }));
+        let loaded = Rc::new(RefCell::new(Loaded { stream, inputs: tensors, prepared, start, end }));
         let mut timers = [Timer::GraphReplay, Timer::Event].into_iter();
         Ok(outputs.map(|output| CudaContestant {
             name: name.into(),
-            case,
+            inputs: inputs.clone(),
+            current: 0,
             timer: timers.next().unwrap_or(Timer::Event),
-            graph: None,
+            graphs: Vec::new(),
             output,
             loaded: loaded.clone(),
-            expected_hash,
-            extra_launches: 0,
+            plant: None,
+            flush: None,
         }))
     }
 
-    /// The same, with every replay made longer by this share of itself: a slowdown of known size, for a test of whoever
-    /// judges the times. The share is that of whole launches, and single launches stay as they are.
-    pub fn delayed_by(self, delay: f64) -> Result<Self> {
-        let launches = delay * GRAPH_LAUNCHES as f64;
-        if (launches - launches.round()).abs() > 1e-6 {
-            let step = 100.0 / GRAPH_LAUNCHES as f64;
-            let rule = format!("must be a multiple of {step} % on a GPU, got {} %", 100.0 * delay);
-            return Err(Error::invalid("plant", rule, format!("give {step}% or a multiple of it")));
-        }
-        Ok(CudaContestant { extra_launches: launches.round() as usize, ..self })
+    /// The same with a slowdown.
+    pub fn planted(self, plant: Option<Plant>) -> Self {
+        CudaContestant { plant, ..self }
+    }
+
+    /// The same with a second-level cache that is emptied before every timed region, by writing twice as much.
+    pub fn on_cold_caches(self) -> Result<Self> {
+        let device = Device::default()?;
+        let flush = Some(device.allocate(2 * device.info().l2_bytes)?);
+        Ok(CudaContestant { flush, ..self })
     }
 
     /// What its times are taken with.
     pub fn timer(&self) -> Timer {
         self.timer
     }
+
+    /// Launches between two events, and those that their time is divided by.
+    fn launches(&self) -> (usize, usize) {
+        let extra = self.plant.map_or(0, |plant| plant.extra_runs);
+        match (self.timer, self.plant) {
+            (Timer::GraphReplay, _) => (GRAPH_LAUNCHES + extra, GRAPH_LAUNCHES),
+            (_, Some(_)) => (Plant::RUNS + extra, Plant::RUNS),
+            (_, None) => (1, 1),
+        }
+    }
 }
 
 impl Contestant for CudaContestant<'_> {
     fn prepare(&mut self) -> Result<()> {
+        let (launches, _) = self.launches();
         let loaded = &mut *self.loaded.borrow_mut();
         let output = &mut self.output;
         // A first launch outside the capture: modules may load lazily, which a capture does not allow.
-        loaded.launch(output)?;
+        loaded.launch(0, output)?;
         loaded.stream.synchronize()?;
         if self.timer == Timer::GraphReplay {
-            let Loaded { stream, q, k, v, prepared, .. } = loaded;
-            let launches = GRAPH_LAUNCHES + self.extra_launches;
-            let graph =
-                stream.capture(&mut || (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)))?;
-            self.graph = Some(graph);
+            let Loaded { stream, inputs, prepared, .. } = loaded;
+            self.graphs.clear();
+            for [q, k, v] in inputs.iter() {
+                let graph =
+                    stream.capture(&mut || (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)))?;
+                self.graphs.push(graph);
+            }
         }
         Ok(())
     }
 
+    fn begin_round(&mut self, round: usize) -> Result<()> {
+        self.current = self.inputs.index(round);
+        Ok(())
+    }
+
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+        let (launches, counted) = self.launches();
         let loaded = &mut *self.loaded.borrow_mut();
         // Whatever an earlier block left must not count as this one's work.
         self.output.poison(&loaded.stream)?;
         loaded.stream.synchronize()?;
-        let (graph, output) = (&self.graph, &mut self.output);
+        let (graph, output, current) = (self.graphs.get(self.current), &mut self.output, self.current);
         (0..iterations)
             .map(|_| {
+                if let Some(flush) = &self.flush {
+                    flush.fill(&loaded.stream, 0)?;
+                    loaded.stream.synchronize()?;
+                }
                 let ns = match graph {
-                    Some(graph) => loaded.time_ns(&mut |loaded| graph.launch(&loaded.stream))? / GRAPH_LAUNCHES as f64,
-                    None => loaded.time_ns(&mut |loaded| loaded.launch(output))?,
+                    Some(graph) => loaded.time_ns(&mut |loaded| graph.launch(&loaded.stream))?,
+                    None => {
+                        loaded.time_ns(&mut |loaded| (0..launches).try_for_each(|_| loaded.launch(current, output)))?
+                    }
                 };
-                Ok(ns.round() as u64)
+                Ok((ns / counted as f64).round() as u64)
             })
             .collect()
     }
 
     fn launches_per_run(&self) -> usize {
-        if self.graph.is_some() { GRAPH_LAUNCHES } else { 1 }
+        self.launches().1
     }
 
     fn verify(&mut self) -> Result<()> {
         let loaded = self.loaded.borrow();
-        let mut output = Output::zeros(&self.case.problem);
+        let (case, expected_hash) = self.inputs.at(self.current);
+        let mut output = Output::zeros(&case.problem);
         self.output.download(&loaded.stream, &mut output)?;
-        verify(&self.name, &output, self.expected_hash)
+        verify(&self.name, &output, expected_hash)
     }
 }

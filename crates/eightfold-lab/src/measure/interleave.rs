@@ -1,62 +1,65 @@
 //! Rounds in which every contestant runs a short block, in an order that rotates.
 
-use super::{Contestant, Samples};
+use super::conditions::Observer;
+use super::{Conditions, Contestant, Method, Samples};
 use crate::gates::TimingPolicy;
 use eightfold::Result;
-use std::time::Duration;
 
 /// Blocks that a contestant's runs are spread over: a disturbance of a few seconds touches few of them.
 const ROUNDS: usize = 10;
 
-/// Rest before a block. Worker threads of the contestant before may still spin for work; OpenMP's do for milliseconds.
-pub(super) const REST: Duration = Duration::from_millis(5);
-
-/// Uncounted running before the counted runs of a block: worker threads that fell asleep in the rest can need
-/// milliseconds to wake on a virtual machine, and caches are as the contestant before left them.
-pub(super) const BLOCK_WARMUP: Duration = Duration::from_millis(5);
-
 /// What timing one contestant gave: its samples, or why there are none.
 pub type Measured = Result<Samples>;
 
-/// Times all contestants in one run, one result each, in their order.
+/// The times of each contestant after some rounds; none of one that failed.
+pub type SoFar<'a> = &'a [Option<&'a Samples>];
+
+/// What timing everyone gave.
+pub struct Interleaved {
+    /// One for each contestant, in their order.
+    pub measured: Vec<Measured>,
+    /// What else went on.
+    pub conditions: Conditions,
+}
+
+/// Times all contestants in one run.
 ///
-/// Each gets the same warm-up and the same policy. `tick` is told after every block how far the work is, from 0 to 1.
+/// Each gets the same warm-up and the same policy. `tick` is told after every block how far the work is, from 0 to 1, and
+/// after every round the times so far.
 /// A contestant that fails leaves the race; the others go on.
 pub fn interleave(
     contestants: &mut [&mut dyn Contestant],
-    policy: &TimingPolicy,
-    tick: &mut dyn FnMut(f64),
-) -> Vec<Measured> {
+    method: &Method,
+    tick: &mut dyn FnMut(f64, Option<SoFar>),
+) -> Interleaved {
     let count = contestants.len();
+    let mut observer = Observer::new(count, method.on_gpu);
     let mut lanes: Vec<Result<Lane>> = contestants
         .iter_mut()
         .enumerate()
         .map(|(index, contestant)| {
-            let lane = Lane::warm_up(*contestant, policy);
-            tick(index as f64 / (2 * count) as f64);
+            let lane = Lane::warm_up(*contestant, method);
+            tick(index as f64 / (2 * count) as f64, None);
             lane
         })
         .collect();
     for round in 0..ROUNDS {
         for place in 0..count {
             let index = (round + place) % count;
+            let contestant = &mut *contestants[index];
             if let Ok(lane) = &mut lanes[index]
-                && let Err(error) = lane.run_round(&mut *contestants[index], policy, round)
+                && let Err(error) = observer.turn(index, || lane.run_round(contestant, method, round))
             {
                 lanes[index] = Err(error);
             }
-            tick(0.5 + (round * count + place + 1) as f64 / (2 * ROUNDS * count) as f64);
+            tick(0.5 + (round * count + place + 1) as f64 / (2 * ROUNDS * count) as f64, None);
         }
+        let so_far: Vec<Option<&Samples>> =
+            lanes.iter().map(|lane| lane.as_ref().ok().map(|lane| &lane.samples)).collect();
+        tick(0.5 + (round + 1) as f64 / (2 * ROUNDS) as f64, Some(&so_far));
     }
-    lanes
-        .into_iter()
-        .zip(contestants)
-        .map(|(lane, contestant)| {
-            let lane = lane?;
-            contestant.verify()?;
-            Ok(lane.samples)
-        })
-        .collect()
+    let measured = lanes.into_iter().map(|lane| lane.map(|lane| lane.samples)).collect();
+    Interleaved { measured, conditions: observer.conditions() }
 }
 
 /// One contestant's progress.
@@ -64,25 +67,26 @@ struct Lane {
     samples: Samples,
     /// Runs still to come when the rounds begin.
     planned: usize,
-    /// Runs that fill [`BLOCK_WARMUP`].
-    block_warmup: usize,
+    /// Runs before those of a block that count.
+    lead_in: usize,
 }
 
 impl Lane {
     /// Prepares and warms up, and plans as many runs as the policy allows at the pace seen.
-    fn warm_up(contestant: &mut dyn Contestant, policy: &TimingPolicy) -> Result<Self> {
+    fn warm_up(contestant: &mut dyn Contestant, method: &Method) -> Result<Self> {
+        let policy = method.policy;
         let WarmedUp { counted, fastest_s } = warm_up(contestant, policy)?;
         let samples = Samples { ns: counted, rounds: Vec::new() };
         let most = policy.iterations.max(1);
         let least = policy.min_iterations.clamp(1, most);
         let fitting = (policy.max_seconds_per_cell / fastest_s) as usize;
         let planned = fitting.clamp(least, most).saturating_sub(samples.ns.len());
-        let block_warmup = (BLOCK_WARMUP.as_secs_f64() / fastest_s).round().max(1.0) as usize;
-        Ok(Lane { samples, planned, block_warmup })
+        Ok(Lane { samples, planned, lead_in: method.lead_in(fastest_s) })
     }
 
-    /// Runs this round's share of the planned runs; a slow contestant sits some rounds out.
-    fn run_round(&mut self, contestant: &mut dyn Contestant, policy: &TimingPolicy, round: usize) -> Result<()> {
+    /// Runs this round's share of the planned runs, which are then verified; a slow contestant sits some rounds out.
+    fn run_round(&mut self, contestant: &mut dyn Contestant, method: &Method, round: usize) -> Result<()> {
+        let policy = method.policy;
         let due = self.planned * (round + 1) / ROUNDS - self.planned * round / ROUNDS;
         let spent_s = seconds(&self.samples.ns, contestant.launches_per_run());
         let enough = self.samples.ns.len() >= policy.min_iterations;
@@ -90,13 +94,14 @@ impl Lane {
             self.samples.rounds.push(0);
             return Ok(());
         }
-        std::thread::sleep(REST);
+        contestant.begin_round(round)?;
+        std::thread::sleep(method.rest());
         if due > 1 {
-            contestant.run_block(self.block_warmup)?;
+            contestant.run_block(self.lead_in)?;
         }
         self.samples.ns.extend(contestant.run_block(due)?);
         self.samples.rounds.push(due);
-        Ok(())
+        contestant.verify()
     }
 }
 
@@ -139,6 +144,7 @@ fn seconds(ns: &[u64], launches_per_run: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::{Cache, Manner};
     use eightfold::Error;
     use std::cell::RefCell;
     use std::rc::Rc;
@@ -150,6 +156,9 @@ mod tests {
         min_iterations: 3,
         max_seconds_per_cell: 1.0,
     };
+
+    const METHOD: Method<'_> =
+        Method { policy: &POLICY, manner: Manner { cache: Cache::Hot, burst: false }, on_gpu: false };
 
     /// Claims a time per run without spending it, and writes down when it ran.
     struct Scripted {
@@ -188,7 +197,7 @@ mod tests {
 
     fn race(contestants: &mut [Scripted]) -> Vec<Measured> {
         let mut field: Vec<&mut dyn Contestant> = contestants.iter_mut().map(|contestant| contestant as _).collect();
-        interleave(&mut field, &POLICY, &mut |_| {})
+        interleave(&mut field, &METHOD, &mut |_, _| {}).measured
     }
 
     #[test]
@@ -247,7 +256,7 @@ mod tests {
         }
         let log = Rc::default();
         let mut graph = Graph(Scripted::new("graph", 5_000_000, &log));
-        let measured = interleave(&mut [&mut graph], &POLICY, &mut |_| {});
+        let measured = interleave(&mut [&mut graph], &METHOD, &mut |_, _| {}).measured;
         let samples = measured[0].as_ref().unwrap();
         assert_eq!(samples.ns, vec![5_000_000; 10], "ten replays of 0.1 s fill the second");
         assert_eq!(samples.rounds.len(), ROUNDS);
@@ -270,9 +279,13 @@ mod tests {
     fn progress_only_grows_and_ends_at_one() {
         let log = Rc::default();
         let mut a = Scripted::new("a", 1000, &log);
-        let mut seen = Vec::new();
-        interleave(&mut [&mut a], &POLICY, &mut |share| seen.push(share));
+        let (mut seen, mut rounds) = (Vec::new(), Vec::new());
+        interleave(&mut [&mut a], &METHOD, &mut |share, so_far| {
+            seen.push(share);
+            rounds.extend(so_far.map(|so_far| so_far[0].unwrap().rounds.len()));
+        });
         assert!(seen.is_sorted());
         assert_eq!(seen.last(), Some(&1.0));
+        assert_eq!(rounds, (1..=ROUNDS).collect::<Vec<_>>());
     }
 }

@@ -1,39 +1,46 @@
 //! A variant of this project's kernels as a contestant.
 
-use super::Contestant;
+use super::flush::HostFlush;
+use super::{Contestant, Plant, Rotation};
 use crate::gates::{Case, fingerprint};
 use eightfold::{Error, Output, Plan, Result, Variant};
 use std::time::Instant;
 
-/// A variant that runs on the inputs of one case, and must keep giving the bits that the gate saw, if those were always the same.
+/// A variant that runs on inputs that change from round to round, and must keep giving the bits that the gate saw, if
+/// those were always the same.
 pub struct KernelContestant<'a> {
     name: String,
-    case: &'a Case,
+    inputs: Rotation<'a>,
+    current: usize,
     plan: Plan,
     output: Output,
-    expected_hash: Option<u64>,
-    delay: f64,
+    flush: Option<HostFlush>,
+    plant: Option<Plant>,
 }
 
 impl<'a> KernelContestant<'a> {
-    /// A contestant for a variant that passed the correctness gate on this case with this output hash; none if
-    /// its bits differed from run to run.
-    pub fn new(name: impl Into<String>, variant: Variant, case: &'a Case, expected_hash: Option<u64>) -> Result<Self> {
+    /// A contestant for a variant that passed the correctness gate on these inputs.
+    pub fn new(name: impl Into<String>, variant: Variant, inputs: Rotation<'a>) -> Result<Self> {
+        let (case, _) = inputs.at(0);
         Ok(KernelContestant {
             name: name.into(),
-            case,
+            inputs,
+            current: 0,
             plan: Plan::with_variant(&case.problem, variant)?,
             output: Output::zeros(&case.problem),
-            expected_hash,
-            delay: 0.0,
+            flush: None,
+            plant: None,
         })
     }
 
-    /// The same, with every run counted as longer by this share of itself: a slowdown of known size, for a test of
-    /// whoever judges the times. Only the reading is lengthened: a busy wait in its place moved the ratio by more than
-    /// itself (5 % by 6 to 20 %, on a machine that was not idle), probably because worker threads fall asleep meanwhile.
-    pub fn delayed_by(self, delay: f64) -> Self {
-        KernelContestant { delay, ..self }
+    /// The same with caches that are emptied before every timed region.
+    pub fn on_cold_caches(self) -> Self {
+        KernelContestant { flush: Some(HostFlush::new()), ..self }
+    }
+
+    /// The same with a slowdown, or timed as one that has a slowdown is: a time is then that of many runs together.
+    pub fn planted(self, plant: Option<Plant>) -> Self {
+        KernelContestant { plant, ..self }
     }
 }
 
@@ -42,22 +49,36 @@ impl Contestant for KernelContestant<'_> {
         Ok(())
     }
 
+    fn begin_round(&mut self, round: usize) -> Result<()> {
+        self.current = self.inputs.index(round);
+        Ok(())
+    }
+
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         // Whatever an earlier block left must not count as this one's work.
         self.output.poison();
-        let Case { q, k, v, .. } = self.case;
+        let (Case { q, k, v, .. }, _) = self.inputs.at(self.current);
+        let (counted, made) = self.plant.map_or((1, 1), |plant| (Plant::RUNS, Plant::RUNS + plant.extra_runs));
         (0..iterations)
             .map(|_| {
+                if let Some(flush) = &mut self.flush {
+                    flush.empty_caches();
+                }
                 let start = Instant::now();
-                self.plan.run(q, k, v, &mut self.output)?;
-                let elapsed = start.elapsed().mul_f64(1.0 + self.delay);
-                Ok(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+                for _ in 0..made {
+                    self.plan.run(q, k, v, &mut self.output)?;
+                }
+                Ok((start.elapsed().as_nanos() / counted as u128).try_into().unwrap_or(u64::MAX))
             })
             .collect()
     }
 
+    fn launches_per_run(&self) -> usize {
+        if self.plant.is_some() { Plant::RUNS } else { 1 }
+    }
+
     fn verify(&mut self) -> Result<()> {
-        verify(&self.name, &self.output, self.expected_hash)
+        verify(&self.name, &self.output, self.inputs.at(self.current).1)
     }
 }
 
@@ -86,15 +107,19 @@ mod tests {
     use eightfold::{Problem, Shape, cpu};
 
     fn case() -> Case {
+        case_of(1)
+    }
+
+    fn case_of(seed: u64) -> Case {
         let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
-        let inputs = Inputs::generate(problem.shape(), Family::Gaussian, 1);
+        let inputs = Inputs::generate(problem.shape(), Family::Gaussian, seed);
         let policy = Thresholds::embedded().correctness.reference;
         let quantizer = Quantizer::new(problem.input_format());
         Case::prepare(&problem, &inputs, &quantizer, &policy).unwrap()
     }
 
     fn verified(variant: Variant, case: &Case, hash: Option<u64>) -> bool {
-        let mut contestant = KernelContestant::new("x", variant, case, hash).unwrap();
+        let mut contestant = KernelContestant::new("x", variant, Rotation::one(case, hash)).unwrap();
         contestant.prepare().unwrap();
         assert_eq!(contestant.run_block(3).unwrap().len(), 3);
         contestant.verify().is_ok()
@@ -115,21 +140,62 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_delay_lengthens_every_run() {
+    fn a_planted_delay_is_work_that_is_not_counted() {
         let case = case();
         let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
-        let fastest = |delay: f64| {
-            let contestant = KernelContestant::new("x", variant, &case, None).unwrap();
-            contestant.delayed_by(delay).run_block(20).unwrap().into_iter().min().unwrap()
+        let fastest = |share: f64| {
+            let contestant = KernelContestant::new("x", variant, Rotation::one(&case, None)).unwrap();
+            let mut contestant = contestant.planted(Some(Plant::slower_by(share).unwrap()));
+            assert_eq!(contestant.launches_per_run(), Plant::RUNS);
+            contestant.run_block(20).unwrap().into_iter().min().unwrap()
         };
         assert!(fastest(9.0) > 4 * fastest(0.0));
+    }
+
+    #[test]
+    fn every_round_has_other_inputs_and_its_own_bits() {
+        let [first, second] = [1, 2].map(case_of);
+        let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
+        let hash = |case: &Case| {
+            let mut output = Output::zeros(&case.problem);
+            Plan::with_variant(&case.problem, variant).unwrap().run(&case.q, &case.k, &case.v, &mut output).unwrap();
+            fingerprint::of_output(&output)
+        };
+        let mut entry = crate::record::Entry::new("x", "x");
+        for (case, hash) in [(&first, hash(&first)), (&second, hash(&second))] {
+            let thresholds = Thresholds::embedded();
+            let tolerance = thresholds.tolerance(&variant);
+            let report = check(&mut PlannedVariant(variant), std::slice::from_ref(case), tolerance, &thresholds);
+            assert_eq!(report.cases[0].output_hash, hash);
+            entry.cases.extend(report.cases);
+        }
+        let cases = [first, second];
+        let inputs = Rotation::of(&cases, &entry).unwrap();
+        assert_eq!(inputs.len(), 2);
+        let mut contestant = KernelContestant::new("x", variant, inputs).unwrap();
+        for round in 0..3 {
+            contestant.begin_round(round).unwrap();
+            contestant.run_block(1).unwrap();
+            contestant.verify().unwrap();
+        }
+        contestant.begin_round(1).unwrap();
+        assert!(contestant.verify().is_err(), "the output is that of other inputs");
+    }
+
+    #[test]
+    fn cold_caches_change_no_bit() {
+        let case = case();
+        let variant = Variant::Cpu(cpu::find_stage("lanes").unwrap().config);
+        let mut contestant = KernelContestant::new("x", variant, Rotation::one(&case, None)).unwrap().on_cold_caches();
+        assert_eq!(contestant.run_block(2).unwrap().len(), 2);
+        contestant.verify().unwrap();
     }
 
     #[test]
     fn an_output_that_was_never_written_is_not_verified() {
         let case = case();
         let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
-        let mut contestant = KernelContestant::new("x", variant, &case, None).unwrap();
+        let mut contestant = KernelContestant::new("x", variant, Rotation::one(&case, None)).unwrap();
         contestant.run_block(0).unwrap();
         assert!(contestant.verify().is_err());
     }

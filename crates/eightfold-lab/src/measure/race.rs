@@ -1,9 +1,8 @@
 //! Rounds in a random order, as many as it takes to decide.
 
-use super::conditions::{Ticks, load};
-use super::interleave::{BLOCK_WARMUP, REST, warm_up};
-use super::{Conditions, Contestant, Samples};
-use crate::gates::TimingPolicy;
+use super::conditions::Observer;
+use super::interleave::warm_up;
+use super::{Cache, Conditions, Contestant, Method, Samples};
 use eightfold::Result;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -41,8 +40,8 @@ impl Looks {
 
 /// How a race is run.
 pub struct Race<'a> {
-    /// Warm-up.
-    pub policy: &'a TimingPolicy,
+    /// How times are taken.
+    pub method: Method<'a>,
     /// The seed of the order within each round.
     pub seed: u64,
     /// Rounds at the very most.
@@ -77,49 +76,45 @@ impl Race<'_> {
     /// failed, or that did not compute what it should: then the others' times are of no use either.
     ///
     /// In each round every contestant has one turn, in random order, so that no drift favours anyone. `enough` looks at
-    /// the times so far; `tick` is told how far the work is, if all rounds are needed.
+    /// the times so far; `tick` is told after every round how far the work is, if all rounds are needed, and the times.
     pub fn run(
         &self,
         contestants: &mut [&mut dyn Contestant],
         enough: &mut dyn FnMut(&[Samples]) -> bool,
-        tick: &mut dyn FnMut(f64),
+        tick: &mut dyn FnMut(f64, &[Samples]),
     ) -> Result<Raced> {
-        let load_before = load();
+        let method = &self.method;
+        let mut observer = Observer::new(contestants.len(), method.on_gpu);
         let mut paces_s = Vec::new();
         for contestant in contestants.iter_mut() {
-            paces_s.push(warm_up(*contestant, self.policy)?.fastest_s);
+            paces_s.push(warm_up(*contestant, method.policy)?.fastest_s);
         }
-        let runs = runs_per_turn(paces_s.iter().copied().fold(0.0, f64::max));
-        let turn_s = |pace_s: &f64| runs as f64 * pace_s + REST.as_secs_f64() + BLOCK_WARMUP.as_secs_f64();
+        let runs = match method.manner.cache {
+            Cache::Hot => runs_per_turn(paces_s.iter().copied().fold(0.0, f64::max)),
+            Cache::Cold => FEW_RUNS,
+        };
+        let rest_s = method.rest().as_secs_f64();
+        let turn_s = |pace_s: &f64| (runs + method.lead_in(*pace_s)) as f64 * pace_s + rest_s;
         let fitting = (self.most_seconds / paces_s.iter().map(turn_s).sum::<f64>()) as usize;
         let looks = Looks::up_to(self.most_rounds.min(fitting.max(FEWEST_ROUNDS)));
         let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
         let mut order: Vec<usize> = (0..contestants.len()).collect();
         let mut samples = vec![Samples::default(); contestants.len()];
-        let mut ticks = vec![Ticks::default(); contestants.len()];
         for round in 1..=looks.most_rounds() {
             shuffle(&mut order, &mut generator);
             for &index in &order {
-                let before = Ticks::now();
-                turn(&mut *contestants[index], runs, paces_s[index], &mut samples[index])?;
-                if let Some((before, after)) = before.zip(Ticks::now()) {
-                    ticks[index].add(before, after);
-                }
+                let (contestant, samples) = (&mut *contestants[index], &mut samples[index]);
+                observer.turn(index, || {
+                    contestant.begin_round(round)?;
+                    turn(contestant, runs, paces_s[index], method, samples)
+                })?;
             }
-            tick(round as f64 / looks.most_rounds() as f64);
+            tick(round as f64 / looks.most_rounds() as f64, &samples);
             if looks.after(round) && enough(&samples) {
                 break;
             }
         }
-        contestants.iter_mut().try_for_each(|contestant| contestant.verify())?;
-        let conditions = Conditions {
-            load_before,
-            load_after: load(),
-            steal: ticks.iter().map(Ticks::steal).collect(),
-            threads: rayon::current_num_threads(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-        };
-        Ok(Raced { samples, conditions })
+        Ok(Raced { samples, conditions: observer.conditions() })
     }
 }
 
@@ -130,17 +125,22 @@ fn runs_per_turn(slowest_s: f64) -> usize {
     fitting.clamp(least, MOST_RUNS)
 }
 
-/// A rest, runs that do not count, runs that do.
-fn turn(contestant: &mut dyn Contestant, runs: usize, pace_s: f64, samples: &mut Samples) -> Result<()> {
-    std::thread::sleep(REST);
+/// A rest, runs that do not count, runs that do, and whether they computed what they should.
+fn turn(
+    contestant: &mut dyn Contestant,
+    runs: usize,
+    pace_s: f64,
+    method: &Method,
+    samples: &mut Samples,
+) -> Result<()> {
+    std::thread::sleep(method.rest());
     if runs > 1 {
-        let uncounted = (BLOCK_WARMUP.as_secs_f64() / pace_s).round().max(1.0) as usize;
-        contestant.run_block(uncounted)?;
+        contestant.run_block(method.lead_in(pace_s))?;
     }
     let block = contestant.run_block(runs)?;
     samples.rounds.push(block.len());
     samples.ns.extend(block);
-    Ok(())
+    contestant.verify()
 }
 
 fn shuffle(order: &mut [usize], generator: &mut ChaCha8Rng) {
@@ -152,6 +152,8 @@ fn shuffle(order: &mut [usize], generator: &mut ChaCha8Rng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gates::TimingPolicy;
+    use crate::measure::Manner;
     use eightfold::Error;
     use std::cell::RefCell;
     use std::rc::Rc;
@@ -193,9 +195,10 @@ mod tests {
     }
 
     fn race(field: &mut [Scripted], seed: u64, enough: &mut dyn FnMut(&[Samples]) -> bool) -> Result<Raced> {
-        let race = Race { policy: &POLICY, seed, most_rounds: 20, most_seconds: 60.0 };
+        let method = Method { policy: &POLICY, manner: Manner::default(), on_gpu: false };
+        let race = Race { method, seed, most_rounds: 20, most_seconds: 60.0 };
         let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|one| one as _).collect();
-        race.run(&mut contestants, enough, &mut |_| {})
+        race.run(&mut contestants, enough, &mut |_, _| {})
     }
 
     #[test]

@@ -25,6 +25,17 @@ pub enum Timer {
     Event,
 }
 
+/// Where the inputs are when a run begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cache {
+    /// In the caches, as far as they fit there: the run before read them.
+    #[default]
+    Hot,
+    /// In memory: before every run, outside of the timed region, something larger than the caches was written.
+    Cold,
+}
+
 /// What samples look like from afar.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {

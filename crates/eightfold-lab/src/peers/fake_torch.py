@@ -138,6 +138,7 @@ module(
     bfloat16="bfloat16",
     uint8="uint8",
     Size=Size,
+    ones=lambda count, dtype, device: Tensor([1.0]),
     frombuffer=lambda data, dtype: Tensor(array.array("f", bytes(data))),
     inference_mode=contextlib.nullcontext,
     cuda=cuda,

@@ -4,5 +4,7 @@ mod torch;
 mod torch_cuda;
 mod worker;
 
+pub(crate) use worker::Worker;
+
 pub use torch::{Torch, TorchContestant};
 pub use torch_cuda::{Backend, TorchCudaContestant, TorchOnCuda};

@@ -2,7 +2,7 @@
 
 use super::worker::Worker;
 use crate::gates::{Case, Subject};
-use crate::measure::Contestant;
+use crate::measure::{Cache, Contestant, flush_bytes};
 use eightfold::{Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -109,8 +109,9 @@ impl Torch {
         }))
     }
 
-    fn time(&mut self, iterations: usize) -> Result<Vec<u64>> {
-        self.ask_times(&json!({"command": "time", "iterations": iterations}), iterations)
+    fn time(&mut self, iterations: usize, flush_bytes: usize) -> Result<Vec<u64>> {
+        let request = json!({"command": "time", "iterations": iterations, "flush_bytes": flush_bytes});
+        self.ask_times(&request, iterations)
     }
 
     /// Sends a request that is answered by this many times.
@@ -194,12 +195,18 @@ pub struct TorchContestant<'a> {
     torch: &'a mut Torch,
     case: &'a Case,
     expected: Vec<f32>,
+    cache: Cache,
 }
 
 impl<'a> TorchContestant<'a> {
     /// A contestant that passed the correctness gate on this case.
     pub fn new(torch: &'a mut Torch, case: &'a Case) -> Self {
-        TorchContestant { torch, case, expected: Vec::new() }
+        TorchContestant { torch, case, expected: Vec::new(), cache: Cache::Hot }
+    }
+
+    /// The same on caches as they are, or on cold ones.
+    pub fn with_cache(self, cache: Cache) -> Self {
+        TorchContestant { cache, ..self }
     }
 
     fn output(&mut self) -> Result<Vec<f32>> {
@@ -216,7 +223,7 @@ impl Contestant for TorchContestant<'_> {
     }
 
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
-        self.torch.time(iterations)
+        self.torch.time(iterations, if self.cache == Cache::Cold { flush_bytes() } else { 0 })
     }
 
     fn verify(&mut self) -> Result<()> {
@@ -285,14 +292,14 @@ mod tests {
     #[test]
     fn times_come_back_as_they_were_sent() {
         let mut torch = loaded(r#"read -r time; echo '{"ns": [3, 1, 2]}'"#);
-        assert_eq!(torch.time(3).unwrap(), [3, 1, 2]);
+        assert_eq!(torch.time(3, 0).unwrap(), [3, 1, 2]);
     }
 
     #[test]
     fn times_that_are_no_times_are_refused() {
         for answer in [r#"{"ns": [3, 1]}"#, r#"{"ns": "x"}"#, r#"{"ns": [1, -2, 3]}"#, "{}"] {
             let mut torch = loaded(&format!("read -r time; echo '{answer}'"));
-            assert!(torch.time(3).unwrap_err().to_string().contains("no 3 times"), "{answer}");
+            assert!(torch.time(3, 0).unwrap_err().to_string().contains("no 3 times"), "{answer}");
         }
     }
 

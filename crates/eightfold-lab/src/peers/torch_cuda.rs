@@ -2,7 +2,8 @@
 
 use super::torch::Torch;
 use crate::gates::{Case, Subject};
-use crate::measure::{Contestant, GRAPH_LAUNCHES, Timer};
+use crate::measure::{Cache, Contestant, GRAPH_LAUNCHES, Timer};
+use eightfold::cuda::driver::Device;
 use eightfold::{Fp8Tensor, Output, Problem, Result, RunReport};
 use serde_json::json;
 use std::cell::RefCell;
@@ -116,13 +117,21 @@ pub struct TorchCudaContestant<'a, 't> {
     timer: Timer,
     count: usize,
     expected: Vec<f32>,
+    /// What is written before every run to empty the second-level cache.
+    flush_bytes: usize,
 }
 
 impl<'a, 't> TorchCudaContestant<'a, 't> {
     /// A contestant that passed the correctness gate on this case, whose inputs were put onto the GPU.
     pub fn new(torch: &'a RefCell<&'t mut Torch>, backend: Backend, timer: Timer, case: &Case) -> Self {
         let count = case.problem.shape().query_dims().count();
-        TorchCudaContestant { torch, backend, timer, count, expected: Vec::new() }
+        TorchCudaContestant { torch, backend, timer, count, expected: Vec::new(), flush_bytes: 0 }
+    }
+
+    /// The same on caches as they are, or on cold ones.
+    pub fn with_cache(self, cache: Cache) -> Self {
+        let l2_bytes = || Device::default().map_or(0, |device| device.info().l2_bytes);
+        TorchCudaContestant { flush_bytes: if cache == Cache::Cold { 2 * l2_bytes() } else { 0 }, ..self }
     }
 
     fn output(&self) -> Result<Vec<f32>> {
@@ -143,6 +152,7 @@ impl Contestant for TorchCudaContestant<'_, '_> {
             "backend": self.backend.torch_name(),
             "timer": self.timer,
             "iterations": iterations,
+            "flush_bytes": self.flush_bytes,
         });
         self.torch.borrow_mut().ask_times(&request, iterations)
     }

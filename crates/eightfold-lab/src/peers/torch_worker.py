@@ -44,6 +44,19 @@ def write_output(result, file):
         stream.write(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()))
 
 
+flushed = {}
+
+
+def empty_caches(count, device):
+    """Writes as many bytes, which puts everything else out of the caches; nothing for none."""
+    if count:
+        if device not in flushed:
+            flushed[device] = torch.ones(count, dtype=torch.uint8, device=device)
+        flushed[device].fill_(1)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+
 class Attention:
     def load(self, file, query_dims, key_dims, causal, scale, threads):
         torch.set_num_threads(threads)
@@ -55,12 +68,13 @@ class Attention:
         with torch.inference_mode(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             self.result = torch.nn.functional.scaled_dot_product_attention(*self.inputs, **self.options)
 
-    def time(self, iterations):
+    def time(self, iterations, flush_bytes=0):
         """Runs and times; entering the context managers is not part of the kernel, so it is done once."""
         attention = torch.nn.functional.scaled_dot_product_attention
         inputs, options, times = self.inputs, self.options, []
         with torch.inference_mode(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             for _ in range(iterations):
+                empty_caches(flush_bytes, "cpu")
                 start = time.perf_counter_ns()
                 self.result = attention(*inputs, **options)
                 times.append(time.perf_counter_ns() - start)
@@ -90,10 +104,11 @@ class CudaAttention:
             self.backends[backend] = Captured(getattr(SDPBackend, backend), self.inputs, self.options, launches)
         return {}
 
-    def time(self, backend, timer, iterations):
+    def time(self, backend, timer, iterations, flush_bytes=0):
         captured = self.backends[backend]
-        run = {"graph_replay": captured.replay, "event": captured.launch}[timer]
-        return {"ns": run(iterations)}
+        if timer == "graph_replay":
+            return {"ns": captured.replay(iterations)}
+        return {"ns": captured.launch(iterations, flush_bytes)}
 
     def output(self, backend, timer, file):
         captured = self.backends[backend]
@@ -139,12 +154,13 @@ class Captured:
         torch.cuda.synchronize()
         return [round(between_events(self.graph.replay) / self.launches) for _ in range(iterations)]
 
-    def launch(self, iterations):
+    def launch(self, iterations, flush_bytes):
         """Nanoseconds of single launches, each on an idle device."""
         times = []
         torch.cuda.synchronize()
         with self.context():
             for _ in range(iterations):
+                empty_caches(flush_bytes, "cuda")
                 times.append(round(between_events(self.keep_result)))
         return times
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A process that gets one request per line and gives one answer per line. It ends with its owner.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     name: String,
     fix: String,
     child: Child,

@@ -6,7 +6,7 @@ use eightfold::{Error, Result};
 use std::collections::BTreeMap;
 
 /// What the names of stall reasons begin and end with.
-const STALL: (&str, &str) = ("smsp__average_warps_issue_stalled_", "_per_issue_active.ratio");
+pub(super) const STALL: (&str, &str) = ("smsp__average_warps_issue_stalled_", "_per_issue_active.ratio");
 /// Counted with the stalls, but these warps issue.
 const NO_STALL: &str = "selected";
 
@@ -153,7 +153,10 @@ fn factor(metric: Metric, unit: &str) -> Result<f64> {
         (Unit::Bytes, "Mbyte") => Some(1e6),
         (Unit::Bytes, "Gbyte") => Some(1e9),
         (Unit::Bytes, "Tbyte") => Some(1e12),
-        (Unit::Count, "" | "inst" | "conflict") => Some(1.0),
+        (Unit::Nanoseconds, "ns" | "nsecond") => Some(1.0),
+        (Unit::Nanoseconds, "us" | "usecond") => Some(1e3),
+        (Unit::Nanoseconds, "ms" | "msecond") => Some(1e6),
+        (Unit::Count, "" | "inst" | "conflict" | "SM") => Some(1.0),
         _ => None,
     };
     factor.ok_or_else(|| {
@@ -184,49 +187,78 @@ fn fields(line: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    // Both made by hand in the documented layout.
-    const RAW: &str = include_str!("by_hand_raw.csv");
-    const DETAILS: &str = include_str!("by_hand_details.csv");
+    // What ncu 2025.3 printed on an H200: the baseline with a column per metric, tall-tiles with a row per metric, and
+    // the answer to metrics that do not exist.
+    const RAW: &str = include_str!("h200_raw.txt");
+    const DETAILS: &str = include_str!("h200_details.txt");
+    const UNKNOWN: &str = include_str!("h200_unknown_metrics.txt");
 
     #[test]
     fn a_column_per_metric() {
         let profiles = parse(RAW).unwrap();
-        assert_eq!(profiles.len(), 2);
-        let first = &profiles[0];
-        assert_eq!((first.launch.as_str(), first.kernel.as_str()), ("0", "ladder_attention(Attention, \"x\")"));
-        assert_eq!(first.get(Metric::TensorPipe), Ok(38.04));
-        assert_eq!(first.get(Metric::DramBytes), Ok(6_340_000.0));
-        assert_eq!(first.get(Metric::XuInstructions), Ok(2_162_688.0));
-        assert_eq!(first.get(Metric::BankConflicts), Ok(0.0));
-        let reasons: Vec<_> = first.top_stalls(2).iter().map(|stall| stall.reason.as_str()).collect();
-        assert_eq!(reasons, ["math_pipe_throttle", "wait"]);
-        assert_eq!(first.top_stalls(9).len(), 3, "issuing is no stall");
-        assert_eq!(profiles[1].get(Metric::TensorPipe), Ok(61.5));
+        let [profile] = &profiles[..] else { panic!("{profiles:?}") };
+        assert_eq!((profile.launch.as_str(), profile.kernel.as_str()), ("0", "ladder_attention"));
+        assert_eq!(profile.get(Metric::TensorPipe), Ok(0.96));
+        assert_eq!(profile.get(Metric::DramBytes), Ok(828_928.0));
+        assert_eq!(profile.get(Metric::XuInstructions), Ok(102_400.0));
+        assert_eq!(profile.get(Metric::BankConflicts), Ok(196_608.0));
+        assert_eq!(profile.time_us(), Ok(85.024));
+        assert_eq!((profile.get(Metric::Blocks), profile.get(Metric::Multiprocessors)), (Ok(64.0), Ok(132.0)));
+        let reasons: Vec<_> = profile.top_stalls(3).iter().map(|stall| stall.reason.as_str()).collect();
+        assert_eq!(reasons, ["wait", "short_scoreboard", "long_scoreboard"]);
+        assert!(profile.stalls.iter().all(|stall| stall.reason != "selected"), "issuing is no stall");
+        let share = profile.share(&profile.stalls[0]);
+        assert!((share - 0.87 / 2.78).abs() < 0.01, "{share}");
     }
 
     #[test]
     fn a_row_per_metric() {
         let profiles = parse(DETAILS).unwrap();
+        let [profile] = &profiles[..] else { panic!("{profiles:?}") };
+        assert_eq!(profile.get(Metric::TensorPipe), Ok(25.13));
+        assert_eq!(profile.get(Metric::LocalInstructions), Ok(0.0));
+        assert_eq!(profile.time_us(), Ok(15.04));
+        let error = profile.get(Metric::FmaPipe).unwrap_err().to_string();
+        assert!(error.contains("sm__pipe_fma_cycles_active") && error.contains("was not collected"), "{error}");
+    }
+
+    #[test]
+    fn metrics_that_do_not_exist_are_left_out_by_the_profiler_and_missed_here() {
+        let profiles = parse(UNKNOWN).unwrap();
+        let error = profiles[0].check_complete().unwrap_err().to_string();
+        assert!(error.contains("gpu__time_duration.sum of ladder_attention was not collected"), "{error}");
+    }
+
+    #[test]
+    fn launches_follow_each_other_and_kernels_may_have_any_name() {
+        let last = RAW.lines().last().unwrap();
+        let second = last.replacen("\"0\"", "\"1\"", 1).replace("\"ladder_attention\"", "\"f(A, \"\"x\"\")\"");
+        let profiles = parse(&format!("{RAW}{second}\n")).unwrap();
         assert_eq!(profiles.len(), 2);
-        assert_eq!(profiles[0].get(Metric::Dram), Ok(1.91));
-        assert_eq!(profiles[0].get(Metric::LocalInstructions), Ok(0.0));
-        assert_eq!(profiles[1].get(Metric::Dram), Ok(55.0));
-        let error = profiles[1].get(Metric::TensorPipe).unwrap_err().to_string();
-        assert!(error.contains("was not collected"), "{error}");
+        assert_eq!((profiles[1].launch.as_str(), profiles[1].kernel.as_str()), ("1", "f(A, \"x\")"));
+        assert_eq!(profiles[1].metrics, profiles[0].metrics);
     }
 
     #[test]
     fn what_was_not_counted_is_an_error_and_never_a_zero() {
         for value in ["n/a", "N/A", ""] {
-            let error = parse(&RAW.replace("38.04", value)).unwrap_err().to_string();
-            assert!(error.contains("sm__pipe_tensor_cycles_active") && error.contains("as n/a"), "{error}");
+            let error = parse(&RAW.replace("\"17.05\"", &format!("\"{value}\""))).unwrap_err().to_string();
+            assert!(error.contains("sm__throughput") && error.contains("as n/a"), "{error}");
         }
-        for value in ["nan", "inf", "38,04", "3,8.04", "many"] {
-            let error = parse(&RAW.replace("38.04", value)).unwrap_err().to_string();
+        for value in ["nan", "inf", "17,05", "1,7.05", "many"] {
+            let error = parse(&RAW.replace("\"17.05\"", &format!("\"{value}\""))).unwrap_err().to_string();
             assert!(error.contains("which is no number"), "{value}: {error}");
         }
-        let error = parse(&RAW.replacen("\"Mbyte\"", "\"furlong\"", 1)).unwrap_err().to_string();
-        assert!(error.contains("dram__bytes.sum` in `furlong`"), "{error}");
+        let error = parse(&RAW.replace("\"ns\"", "\"furlong\"")).unwrap_err().to_string();
+        assert!(error.contains("gpu__time_duration.sum` in `furlong`"), "{error}");
+    }
+
+    #[test]
+    fn other_units_than_the_base_ones_are_understood() {
+        let scaled = RAW.replace("\"byte\"", "\"Mbyte\"").replace("\"ns\"", "\"us\"");
+        let profile = &parse(&scaled).unwrap()[0];
+        assert_eq!(profile.get(Metric::DramBytes), Ok(828_928e6));
+        assert_eq!(profile.time_us(), Ok(85_024.0));
     }
 
     #[test]
@@ -240,13 +272,14 @@ mod tests {
     fn output_without_launches_and_output_that_was_cut_is_refused() {
         assert!(parse("").unwrap_err().to_string().contains("holds no table"));
         assert!(parse("==WARNING== No kernels were profiled.\n").is_err());
-        let head: String = RAW.lines().take(5).map(|line| format!("{line}\n")).collect();
-        assert!(parse(&head).unwrap_err().to_string().contains("holds no launch"), "{head}");
-        // Cut anywhere, it is an error or whole launches, and no panic.
+        let head: String = RAW.lines().take(RAW.lines().count() - 1).map(|line| format!("{line}\n")).collect();
+        assert!(parse(&head).unwrap_err().to_string().contains("holds no launch"));
+        // Cut anywhere, it is an error or the whole launch, and no panic.
         let whole = parse(RAW).unwrap();
-        for end in (0..RAW.len()).filter(|end| RAW.is_char_boundary(*end)) {
+        let start = RAW.find("\"ID\"").unwrap();
+        for end in (start..RAW.len()).step_by(7).filter(|end| RAW.is_char_boundary(*end)) {
             if let Ok(profiles) = parse(&RAW[..end]) {
-                assert_eq!(profiles, whole[..profiles.len()], "cut at {end}");
+                assert_eq!(profiles, whole, "cut at {end}");
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use super::{Metric, Profile};
 use crate::gates::{Check, Gate, GateReport, Outcome};
-use eightfold::Result;
+use crate::kernel::Kernel;
+use crate::ledger::{Ledger, StageEntry};
+use eightfold::{Mask, Result, Variant};
 
 /// The tensor cores of a kernel that is bound by computing are busy at least this much of the time, in percent.
 pub const GATE_TENSOR_LEAST_PERCENT: f64 = 50.0;
@@ -10,12 +12,27 @@ pub const GATE_TENSOR_LEAST_PERCENT: f64 = 50.0;
 /// Device memory is then busy less than this, in percent.
 pub const GATE_DRAM_BELOW_PERCENT: f64 = 50.0;
 
-/// Both must hold: with either alone, a kernel that waits for everything would pass. Kernels that claim nothing have
-/// nothing to show. An error if a metric is missing.
-pub fn check(profile: &Profile, claims_compute_bound: bool) -> Result<Option<GateReport>> {
-    if !claims_compute_bound {
-        return Ok(None);
-    }
+/// The part of the machine that a stage's ledger entry names when it claims to be bound by computing.
+const TENSOR_CORES: &str = "tensor cores";
+
+/// Whether a variant claims to be bound by computing: a stage does whose entry in the ledger says that the tensor cores
+/// bound it, which needs the arithmetic beside it.
+pub fn claims_compute_bound(variant: &Variant, head_dim: usize) -> bool {
+    stage_of(variant, head_dim).and_then(|entry| entry.bound).is_some_and(|bound| bound == TENSOR_CORES)
+}
+
+/// What the ledger says about a variant that is a stage.
+pub(super) fn stage_of(variant: &Variant, head_dim: usize) -> Option<StageEntry> {
+    let kernel: Kernel = variant.kernel().parse().ok()?;
+    let mut stages = [Mask::None, Mask::Causal].into_iter().flat_map(|mask| kernel.stages(head_dim, mask));
+    let stage = stages.find(|stage| stage.variant == *variant)?;
+    Ledger::of(kernel).stages.into_iter().find(|entry| entry.name == stage.name)
+}
+
+/// Both must hold: with either alone, a kernel that waits for everything would pass. A kernel that claims to be bound by
+/// computing and is not has failed; of one that claims nothing it is a finding, and no fault. An error if a metric is
+/// missing.
+pub fn check(profile: &Profile, claims_compute_bound: bool) -> Result<GateReport> {
     let (tensor, dram) = (profile.get(Metric::TensorPipe)?, profile.get(Metric::Dram)?);
     let checks = vec![
         Check::at_least("tensor cores busy, percent", tensor, GATE_TENSOR_LEAST_PERCENT),
@@ -26,16 +43,20 @@ pub fn check(profile: &Profile, claims_compute_bound: bool) -> Result<Option<Gat
             pass: dram < GATE_DRAM_BELOW_PERCENT,
         },
     ];
-    let pass = checks.iter().all(|check| check.pass);
+    let (outcome, claim) = match (checks.iter().all(|check| check.pass), claims_compute_bound) {
+        (true, _) => (Outcome::Pass, ""),
+        (false, true) => (Outcome::Fail, "claims to be bound by computing: "),
+        (false, false) => (Outcome::Negative, "not bound by computing, nor claims to be: "),
+    };
     let stalls = profile.top_stalls(3).iter().map(|stall| format!("{} {:.2}", stall.reason, stall.warps));
     let stalls = stalls.collect::<Vec<_>>().join(", ");
     let waits = if stalls.is_empty() { String::new() } else { format!("; warps wait for {stalls}") };
-    Ok(Some(GateReport {
+    Ok(GateReport {
         gate: Gate::Profile,
-        outcome: if pass { Outcome::Pass } else { Outcome::Fail },
-        summary: format!("tensor cores {tensor:.1} % busy, device memory {dram:.1} %{waits}"),
+        outcome,
+        summary: format!("{claim}tensor cores {tensor:.1} % busy, device memory {dram:.1} %{waits}"),
         checks,
-    }))
+    })
 }
 
 #[cfg(test)]
@@ -55,7 +76,7 @@ mod tests {
 
     #[test]
     fn both_must_hold() {
-        let outcome = |tensor, dram| check(&profile(tensor, dram), true).unwrap().unwrap().outcome;
+        let outcome = |tensor, dram| check(&profile(tensor, dram), true).unwrap().outcome;
         assert_eq!(outcome(50.0, 49.9), Outcome::Pass);
         assert_eq!(outcome(49.9, 2.0), Outcome::Fail);
         assert_eq!(outcome(80.0, 50.0), Outcome::Fail);
@@ -64,19 +85,32 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_warps_wait_for() {
-        let report = check(&profile(38.0, 1.9), true).unwrap().unwrap();
-        let expected =
-            "tensor cores 38.0 % busy, device memory 1.9 %; warps wait for wait 1.50, math_pipe_throttle 0.50";
-        assert_eq!(report.summary, expected);
+    fn it_says_what_warps_wait_for_and_without_a_claim_it_is_a_finding() {
+        let report = check(&profile(38.0, 1.9), true).unwrap();
+        let seen = "tensor cores 38.0 % busy, device memory 1.9 %; warps wait for wait 1.50, math_pipe_throttle 0.50";
+        assert_eq!(report.summary, format!("claims to be bound by computing: {seen}"));
         assert_eq!(report.failed().count(), 1);
+        let report = check(&profile(38.0, 1.9), false).unwrap();
+        assert_eq!(report.outcome, Outcome::Negative);
+        assert_eq!(report.summary, format!("not bound by computing, nor claims to be: {seen}"));
+        assert_eq!(check(&profile(80.0, 1.9), false).unwrap().outcome, Outcome::Pass);
     }
 
     #[test]
-    fn no_claim_nothing_to_show_and_a_missing_metric_is_no_zero() {
+    fn a_missing_metric_is_no_zero() {
         let mut profile = profile(80.0, 2.0);
         profile.metrics.remove(&Metric::Dram);
-        assert_eq!(check(&profile, false), Ok(None));
-        assert!(check(&profile, true).unwrap_err().to_string().contains("dram__throughput"));
+        assert!(check(&profile, false).unwrap_err().to_string().contains("dram__throughput"));
+    }
+
+    #[test]
+    fn a_claim_is_what_the_ledger_says_of_the_stage() {
+        for stage in Kernel::Ladder.stages(64, Mask::None) {
+            let entry = stage_of(&stage.variant, 64).unwrap();
+            assert_eq!(entry.name, stage.name);
+            assert_eq!(claims_compute_bound(&stage.variant, 64), entry.bound.as_deref() == Some(TENSOR_CORES));
+        }
+        let none: Variant = "ladder:unpack,tile_keys=32".parse().unwrap();
+        assert!(stage_of(&none, 64).is_none() && !claims_compute_bound(&none, 64));
     }
 }

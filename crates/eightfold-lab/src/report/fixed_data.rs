@@ -33,6 +33,8 @@ fn provenance() -> Provenance {
             memory_bytes: 150_109_880_320,
             l2_bytes: 62_914_560,
             clock_khz: 1_980_000,
+            memory_clock_khz: 3_201_000,
+            memory_bus_bits: 6016,
         }),
         nvrtc: Some("NVRTC 13.0".into()),
     }
@@ -96,7 +98,7 @@ pub fn entry(name: &str, us: u64) -> Entry {
 /// A group with these entries.
 pub fn group(entries: Vec<Entry>) -> Group {
     let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
-    Group { shape: "mission".into(), problem: (&problem).into(), entries, sweep: false }
+    Group { entries, ..Group::new("mission", &problem) }
 }
 
 /// A record of this kind with these groups.

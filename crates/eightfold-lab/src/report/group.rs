@@ -1,6 +1,6 @@
 //! One problem: its times, their spread, the errors, the resources, and what needs words.
 
-use super::{distributions, errors, ladder, resources, words};
+use super::{distributions, errors, ladder, profile, resources, words};
 use crate::gates::{Gate, GateReport, Outcome};
 use crate::numbers;
 use crate::record::{Group, Kind};
@@ -16,6 +16,7 @@ pub fn render(group: &Group, kind: Kind) -> Markup {
         (times, ladder::render(group)),
         ("Timing distributions", distributions::render(group)),
         ("Error decomposition", errors::render(group)),
+        ("Profile", profile::render(group)),
         ("Resources", resources::of_group(group)),
     ];
     html! {

@@ -1,12 +1,14 @@
 //! Records as one page that people read: self-contained HTML without scripts, on a screen, a phone or paper.
 
 mod chart;
+mod comparisons;
 mod distributions;
 mod environment;
 mod errors;
 mod group;
 mod ladder;
 mod page;
+mod profile;
 mod resources;
 mod roofline;
 mod scale;

@@ -4,6 +4,7 @@ use super::chart;
 use super::scale::Scale;
 use super::table;
 use super::words;
+use crate::bound::Bytes;
 use crate::numbers;
 use crate::record::{Entry, Group, ProblemRecord, Record};
 use maud::{Markup, html};
@@ -38,10 +39,10 @@ pub fn render(record: &Record) -> Option<Markup> {
 }
 
 fn points(group: &Group) -> impl Iterator<Item = Point<'_>> {
-    let bytes = least_bytes(&group.problem);
+    let flop_per_byte = flop_per_byte(&group.problem);
     group.entries.iter().filter_map(move |entry| {
         let gflop_per_second = rate(group, entry)?;
-        Some(Point { group, entry, flop_per_byte: group.problem.gflop * 1e9 / bytes? as f64, gflop_per_second })
+        Some(Point { group, entry, flop_per_byte: flop_per_byte?, gflop_per_second })
     })
 }
 
@@ -56,19 +57,10 @@ pub fn unit(most_gflop_per_second: f64) -> (&'static str, f64) {
     if most_gflop_per_second >= 1e3 { ("TFLOP/s", 1e3) } else { ("GFLOP/s", 1.0) }
 }
 
-/// What any implementation has to move at least; none for an output format that is not known here.
-fn least_bytes(problem: &ProblemRecord) -> Option<usize> {
-    let output_bytes = match problem.output_format.as_str() {
-        "f32" => 4,
-        "f16" | "bf16" => 2,
-        _ => return None,
-    };
-    let rows = problem.batch.checked_mul(problem.query_heads)?.checked_mul(problem.query_len)?;
-    let queries = rows.checked_mul(problem.head_dim)?;
-    let keys = problem.batch.checked_mul(problem.kv_heads)?.checked_mul(problem.key_len)?;
-    let keys = keys.checked_mul(problem.head_dim)?;
-    let lse = if problem.lse { rows.checked_mul(4)? } else { 0 };
-    queries.checked_mul(1 + output_bytes)?.checked_add(keys.checked_mul(2)?)?.checked_add(lse)
+/// The problem's arithmetic for each byte that any implementation has to move.
+fn flop_per_byte(problem: &ProblemRecord) -> Option<f64> {
+    let Bytes { inputs, outputs } = problem.least_bytes()?;
+    Some(problem.gflop * 1e9 / inputs.checked_add(outputs)? as f64)
 }
 
 fn draw(points: &[Point], across: &Scale, up: &Scale) -> Markup {
@@ -118,7 +110,7 @@ fn rates(record: &Record) -> Markup {
             let timed = timed.filter_map(|entry| Some((entry.name.as_str(), rate(group, entry)?)));
             timed.max_by(|first, second| first.1.total_cmp(&second.1))
         };
-        let intensity = least_bytes(&group.problem).map(|bytes| group.problem.gflop * 1e9 / bytes as f64);
+        let intensity = flop_per_byte(&group.problem);
         let mut row = vec![
             html! { (group.shape) @if group.problem.causal { ", causal" } },
             table::optional(intensity, numbers::three_digits),
@@ -130,27 +122,4 @@ fn rates(record: &Record) -> Markup {
         row
     });
     table::render("Fastest; the rest is beside each ladder", &columns, rows.collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use eightfold::{Problem, Shape};
-
-    #[test]
-    fn the_least_bytes_of_a_small_problem_by_hand() {
-        let problem = Problem::new(Shape::new(1, 8, 32, 64)).unwrap();
-        let mut record = ProblemRecord::from(&problem);
-        record.output_format = "f16".into();
-        record.lse = false;
-        let elements = 8 * 32 * 64;
-        assert_eq!(least_bytes(&record), Some(3 * elements + 2 * elements));
-        record.lse = true;
-        assert_eq!(least_bytes(&record), Some(5 * elements + 4 * 8 * 32));
-        record.output_format = "unheard-of".into();
-        assert_eq!(least_bytes(&record), None);
-        record.output_format = "f32".into();
-        record.query_len = usize::MAX;
-        assert_eq!(least_bytes(&record), None);
-    }
 }

@@ -30,6 +30,10 @@ pub struct DeviceInfo {
     pub max_shared_bytes: usize,
     /// The highest clock of the multiprocessors.
     pub clock_khz: usize,
+    /// The clock of its memory.
+    pub memory_clock_khz: usize,
+    /// The width of the bus to its memory.
+    pub memory_bus_bits: usize,
     /// The version of the driver, such as `13.0`.
     pub driver: String,
 }
@@ -109,6 +113,17 @@ impl Device {
         Buffer::new(self.context.clone(), bytes)
     }
 
+    /// Its address on the PCI bus, such as `00000000:3B:00.0`, by which the driver's other libraries know it.
+    pub fn pci_bus_id(&self) -> Result<String> {
+        let mut text: [c_char; 32] = [0; 32];
+        let device = handle(self.info.ordinal)?;
+        // SAFETY: the driver writes at most as many characters as it is told, the last a zero.
+        let result = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, device) };
+        outcome("cuDeviceGetPCIBusId", result)?;
+        // SAFETY: the call above succeeded and ended the text with a zero.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
     /// How much device memory is left.
     pub fn memory(&self) -> Result<MemoryInfo> {
         let (free_bytes, total_bytes) = super::memory::free_and_total_bytes(&self.context)?;
@@ -181,6 +196,8 @@ fn describe(ordinal: usize, device: CUdevice, driver: i32) -> Result<DeviceInfo>
         l2_bytes: size(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         max_shared_bytes: size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         clock_khz: size(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: size(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_bits: size(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         driver: version_text(driver),
     })
 }
@@ -213,6 +230,8 @@ mod tests {
             l2_bytes: 40 << 20,
             max_shared_bytes: 163 << 10,
             clock_khz: 1_410_000,
+            memory_clock_khz: 0,
+            memory_bus_bits: 0,
             driver: "13.0".into(),
         }
     }

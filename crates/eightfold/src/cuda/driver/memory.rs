@@ -96,7 +96,7 @@ impl Buffer {
     }
 
     /// Sets every byte, in the stream's order.
-    pub(crate) fn fill(&self, stream: &Stream, byte: u8) -> Result<()> {
+    pub fn fill(&self, stream: &Stream, byte: u8) -> Result<()> {
         // SAFETY: exactly the buffer is written.
         unsafe { fill(&self.context, self.pointer, self.bytes, stream, byte) }
     }

@@ -1,0 +1,59 @@
+//! `eightfold contestant`: one variant in a process of its own, for a comparison of two binaries. Hidden: it talks to
+//! `eightfold compare` of another binary, and not to people.
+
+use super::selection::{MannerArguments, mask, suited};
+use crate::Verdict;
+use clap::Args;
+use eightfold::{Plan, Problem, Result, Variant};
+use eightfold_lab::compare::Serving;
+use eightfold_lab::examine::Candidate;
+use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
+use eightfold_lab::provenance::Provenance;
+use eightfold_lab::shapes;
+use std::path::PathBuf;
+
+/// What is served.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// The shape
+    #[arg(long)]
+    shape: String,
+    /// Causal mask
+    #[arg(long)]
+    causal: bool,
+    /// The variant [default: what explain says runs]
+    #[arg(long)]
+    variant: Option<String>,
+    #[command(flatten)]
+    manner: MannerArguments,
+    /// Gate limits
+    #[arg(long)]
+    gates: Option<PathBuf>,
+}
+
+/// Serves until nobody asks any more.
+pub fn execute(arguments: &Arguments) -> Result<Verdict> {
+    let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
+    let shape = shapes::parse(&arguments.shape)?;
+    let problem = Problem::new(shape.shape)?.with_mask(mask(arguments.causal));
+    let variant: Variant = match &arguments.variant {
+        Some(text) => suited(text, problem.shape().head_dim, problem.mask())?,
+        None => Plan::new(&problem)?.variant(),
+    };
+    Plan::with_variant(&problem, variant)?;
+    let candidate = Candidate { name: variant.kernel().into(), variant };
+    let provenance = Provenance::capture(rayon::current_num_threads());
+    let provenance = if candidate.on_gpu() { provenance.with_cuda() } else { provenance };
+    let quantizer = quantizer(&problem, std::slice::from_ref(&candidate));
+    let cases = timing_cases(&problem, &quantizer, &thresholds.correctness.reference)?;
+    let serving = Serving {
+        shape: &shape.name,
+        candidate,
+        cases: &cases,
+        thresholds: &thresholds,
+        manner: arguments.manner.manner(),
+        provenance,
+    };
+    serving.serve(&problem, std::io::stdin().lock(), std::io::stdout().lock())?;
+    Ok(Verdict::Passed)
+}

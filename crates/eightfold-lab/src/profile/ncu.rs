@@ -1,0 +1,283 @@
+//! Running Nsight Compute on this program.
+
+use super::bottleneck::{Bottleneck, floor_words};
+use super::csv::STALL;
+use super::metric::base;
+use super::{Metric, Position, Profiled, check, claims_compute_bound, parse};
+use crate::bound::Peaks;
+use crate::gates::Outcome;
+use crate::record::{Entry, Group, Record};
+use crate::store::RECORD_FILE;
+use eightfold::{Error, Mask, Problem, Result, Variant};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Nsight Compute, with the names that it knows.
+pub struct Ncu {
+    program: PathBuf,
+    version: String,
+    stalls: Vec<String>,
+}
+
+/// What is profiled: this program's own gates for one variant on one problem.
+pub struct Target<'a> {
+    /// This program.
+    pub program: &'a Path,
+    /// Arguments that it gets besides: where its compiler is, which limits apply.
+    pub arguments: &'a [OsString],
+    /// What a person calls the variant.
+    pub name: &'a str,
+    /// The variant.
+    pub variant: Variant,
+    /// What a person calls the shape.
+    pub shape: &'a str,
+    /// The problem.
+    pub problem: Problem,
+}
+
+/// The gate runs a kernel twice: the first launch, which loads code, is let pass.
+const LAUNCHES_LET_PASS: usize = 1;
+
+/// What is said about the device's state in every record.
+const STATE: &str = "clocks as they were, caches emptied before every pass";
+
+impl Ncu {
+    /// Asks the profiler for its version and the metrics that it knows on this device; an error names the first metric
+    /// that is not among them.
+    pub fn open(program: impl Into<PathBuf>) -> Result<Ncu> {
+        let program = program.into();
+        let version = said(&output(command(&program).arg("--version"))?);
+        let version = version.lines().find_map(|line| line.trim().strip_prefix("Version ")).unwrap_or("?").to_string();
+        let known = known(&said(&output(command(&program).arg("--query-metrics"))?))?;
+        validate(&known)?;
+        let stalls = known.iter().filter(|name| is_stall(name)).map(|name| format!("{name}.ratio")).collect();
+        Ok(Ncu { program, version, stalls })
+    }
+
+    /// Profiles one launch: the group of one entry with the gates that it met, what was counted, and the profile gate.
+    /// The record that the profiled program itself wrote says on which device that was.
+    pub fn profile(&self, target: &Target) -> Result<(Record, Group)> {
+        let scratch = tempfile::tempdir().map_err(|error| {
+            Error::unavailable("profiling", format!("no temporary folder: {error}"), "set TMPDIR to a writable folder")
+        })?;
+        let mut command = command(&self.program);
+        command.args(self.arguments(target.variant.kernel()));
+        command.arg(target.program).args(target.command_line(scratch.path()));
+        let output = output(&mut command)?;
+        let text = said(&output);
+        let record = own_record(scratch.path()).map_err(|error| explain(&output, error))?;
+        let mut group = record.groups.first().cloned().ok_or_else(|| {
+            explain(
+                &output,
+                Error::unavailable("profiling", "the program gated nothing", "see what eightfold run says"),
+            )
+        })?;
+        let Some(entry) = group.entries.first_mut() else {
+            return Err(Error::unavailable("profiling", "the program gated nothing", "see what eightfold run says"));
+        };
+        entry.name = target.name.into();
+        group.shape = target.shape.into();
+        if entry.correctness().is_some_and(|gate| gate.outcome == Outcome::Pass) {
+            let profiles = parse(&text).map_err(|error| explain(&output, error))?;
+            self.note(entry, target, &profiles[0], &record)?;
+        } else {
+            entry.note = Some("not profiled: what a wrong kernel does is of no interest".into());
+        }
+        Ok((record, group))
+    }
+
+    /// Adds what was counted, what it says, and the gate.
+    fn note(&self, entry: &mut Entry, target: &Target, profile: &super::Profile, record: &Record) -> Result<()> {
+        profile.check_complete()?;
+        let head_dim = target.problem.shape().head_dim;
+        let floor = match target.problem.mask() {
+            Mask::None => floor_words(&target.variant, target.shape, head_dim, profile.time_us()?, &record.provenance),
+            Mask::Causal => None,
+        };
+        let position = match record.provenance.gpu.as_ref().and_then(Peaks::of_gpu) {
+            Some(peaks) => Position::of(profile, target.problem.flop(), &peaks)?,
+            None => None,
+        };
+        entry.gates.push(check(profile, claims_compute_bound(&target.variant, head_dim))?);
+        entry.profile = Some(Profiled {
+            bottleneck: Bottleneck::of(profile, floor.as_deref())?,
+            position,
+            profile: profile.clone(),
+            profiler: format!("Nsight Compute {}, {STATE}", self.version),
+        });
+        Ok(())
+    }
+
+    /// What the profiler is told, up to the program that it runs.
+    fn arguments(&self, kernel: &str) -> Vec<String> {
+        let asked = Metric::ALL.into_iter().filter(|metric| metric.asked_for()).map(|metric| metric.name().to_string());
+        let metrics: Vec<String> = asked.chain(self.stalls.iter().cloned()).collect();
+        let mut arguments: Vec<String> = ["--csv", "--page", "raw", "--print-units", "base"].map(Into::into).into();
+        // Locked clocks would be another machine than the one that is timed.
+        arguments.extend(["--clock-control", "none", "--cache-control", "all"].map(Into::into));
+        arguments.extend(["-k".into(), format!("regex:{kernel}")]);
+        arguments.extend(["--launch-skip".into(), LAUNCHES_LET_PASS.to_string()]);
+        arguments.extend(["--launch-count".into(), "1".into()]);
+        arguments.extend(["--metrics".into(), metrics.join(",")]);
+        arguments
+    }
+}
+
+impl Target<'_> {
+    /// What the profiled program is told: the gates for one variant on one set of inputs, the record to this folder.
+    fn command_line(&self, folder: &Path) -> Vec<OsString> {
+        let variant = self.variant.to_string();
+        let mut line: Vec<OsString> = ["run", "--variant", &variant, "--shape", self.shape].map(Into::into).into();
+        line.extend(["--families", "gaussian", "--seeds", "1"].map(Into::into));
+        line.extend((self.problem.mask() == Mask::Causal).then(|| "--causal".into()));
+        line.extend(["--out".into(), folder.into()]);
+        line.extend(self.arguments.iter().cloned());
+        line
+    }
+}
+
+/// The profiler as it is always called: numbers with a point, whatever the user's language.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LC_ALL", "C");
+    command
+}
+
+fn output(command: &mut Command) -> Result<Output> {
+    command.output().map_err(|error| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let fix = "install Nsight Compute, or say where it is with --ncu";
+        Error::unavailable("profiling", format!("`{program}` cannot be started: {error}"), fix)
+    })
+}
+
+/// Everything it said, on whichever stream.
+fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|stream| String::from_utf8_lossy(stream)).concat()
+}
+
+/// The names in the answer to `--query-metrics`: the first word of each line. Names that are cut into two lines there are
+/// none of those that are asked for.
+fn known(answer: &str) -> Result<BTreeSet<String>> {
+    if let Err(error @ Error::Unavailable { .. }) = parse(answer) {
+        return Err(error);
+    }
+    let names: BTreeSet<String> = answer
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| word.contains("__"))
+        .map(str::to_string)
+        .collect();
+    if names.is_empty() {
+        let last = answer.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim().to_string();
+        let reason = format!("ncu --query-metrics lists no metric, and says: {last}");
+        return Err(Error::unavailable("profiling", reason, "check that ncu runs on this machine and sees a GPU"));
+    }
+    Ok(names)
+}
+
+fn validate(known: &BTreeSet<String>) -> Result<()> {
+    let asked = Metric::ALL.into_iter().filter(|metric| metric.asked_for());
+    if let Some(missing) = { asked }.map(Metric::base).find(|name| !known.contains(*name)) {
+        let reason = format!("this ncu does not know the metric `{missing}` on this GPU");
+        return Err(Error::unavailable("profiling", reason, "use Nsight Compute 2023.1 or later, on sm_80 or later"));
+    }
+    if !known.iter().any(|name| is_stall(name)) {
+        let reason = "this ncu knows no stall reason on this GPU";
+        return Err(Error::unavailable("profiling", reason, "use Nsight Compute 2023.1 or later"));
+    }
+    Ok(())
+}
+
+fn is_stall(name: &str) -> bool {
+    name.starts_with(STALL.0) && name.ends_with(base(STALL.1))
+}
+
+/// The record that the profiled program left in this folder.
+fn own_record(folder: &Path) -> Result<Record> {
+    let nothing = || Error::unavailable("profiling", "the program left no record", "see what eightfold run says");
+    let runs = std::fs::read_dir(folder).map_err(|_| nothing())?;
+    let file = runs.flatten().map(|run| run.path().join(RECORD_FILE)).find(|file| file.is_file());
+    Record::read(&file.ok_or_else(nothing)?)
+}
+
+/// The reason that the profiler itself gives for something that went wrong, where it gives one.
+fn explain(output: &Output, error: Error) -> Error {
+    let text = said(output);
+    if let Err(permission @ Error::Unavailable { .. }) = parse(&text) {
+        return permission;
+    }
+    let told = text.lines().rev().find_map(|line| {
+        let line = line.trim();
+        line.strip_prefix("==ERROR==").or_else(|| line.strip_prefix("error: ")).map(str::trim)
+    });
+    match told {
+        Some(told) => {
+            Error::unavailable("profiling", format!("{error}; it said: {told}"), "see what eightfold run says")
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What ncu 2025.3 answers to `--query-metrics` on an H200.
+    const QUERY: &str = include_str!("h200_query.txt");
+
+    #[test]
+    fn every_metric_that_is_asked_for_exists_on_an_h200() {
+        let known = known(QUERY).unwrap();
+        assert_eq!(validate(&known), Ok(()));
+        assert_eq!(known.iter().filter(|name| is_stall(name)).count(), 19);
+    }
+
+    #[test]
+    fn a_metric_that_is_not_known_is_found_before_anything_runs() {
+        let without = QUERY.replace("dram__throughput\n", "dram__throughputs\n");
+        let error = validate(&known(&without).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("does not know the metric `dram__throughput`"), "{error}");
+        let none: String =
+            QUERY.lines().filter(|line| !line.contains("_stalled_")).map(|line| format!("{line}\n")).collect();
+        assert!(validate(&known(&none).unwrap()).unwrap_err().to_string().contains("no stall reason"));
+    }
+
+    #[test]
+    fn an_answer_without_names_is_quoted() {
+        let error = known("==PROF== hello\n==ERROR== no device\n").unwrap_err().to_string();
+        assert!(error.contains("lists no metric, and says: ==ERROR== no device"), "{error}");
+        let error = known("==ERROR== ERR_NVGPUCTRPERM - no\n").unwrap_err().to_string();
+        assert!(error.contains("ERR_NVGPUCTRPERM") && error.contains("as root"), "{error}");
+    }
+
+    #[test]
+    fn clocks_are_left_alone_and_one_launch_is_counted() {
+        let ncu = Ncu { program: "ncu".into(), version: "1".into(), stalls: vec!["a.ratio".into()] };
+        let line = ncu.arguments("ladder").join(" ");
+        assert!(line.starts_with(
+            "--csv --page raw --print-units base --clock-control none --cache-control all -k regex:ladder \
+             --launch-skip 1 --launch-count 1 --metrics gpu__time_duration.sum,"
+        ));
+        assert!(line.ends_with(",a.ratio") && !line.contains("launch__"), "{line}");
+    }
+
+    #[test]
+    fn the_program_is_told_every_knob_the_shape_and_the_mask() {
+        let target = Target {
+            program: Path::new("eightfold"),
+            arguments: &["--nvrtc".into(), "x".into()],
+            name: "unpack",
+            variant: "ladder:unpack".parse().unwrap(),
+            shape: "mission",
+            problem: Problem::new("1,8,512,64".parse().unwrap()).unwrap().causal(),
+        };
+        let line: Vec<String> =
+            target.command_line(Path::new("o")).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let line = line.join(" ");
+        assert!(line.starts_with(&format!("run --variant {} --shape mission --families", target.variant)), "{line}");
+        assert!(line.ends_with("--seeds 1 --causal --out o --nvrtc x"), "{line}");
+    }
+}
