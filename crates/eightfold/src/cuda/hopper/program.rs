@@ -26,7 +26,6 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("PINGPONG", flag(config.order == Order::Pingpong)),
         ("FLIGHT", config.flight.to_string()),
         ("MASKS", masks(kind, config).to_string()),
-        ("BOUNDED_WAITS", flag(cfg!(debug_assertions))),
         ("SHARED_BYTES", shared.to_string()),
     ]);
     Program { file: "hopper/attention.cu", entry: "hopper_attention", defines, dynamic_shared_bytes: shared }

@@ -56,15 +56,22 @@ pub const STAGES: &[Stage] = &[
 
 impl Stage {
     /// The stage for heads of this many channels under this mask: at 128, two warpgroups have the registers for all they
-    /// sum; without a mask, `fast` has some left for more products in flight.
+    /// sum; without a mask, `fast` has some left for more products in flight; with one, exponentials of both kinds leave
+    /// none to count three tiles by.
     pub fn at(&self, head_dim: usize, mask: Mask) -> Config {
-        let flight = if self.config.linear == 8 && mask == Mask::None { 4 } else { self.config.flight };
-        let config = Config { flight, ..self.config };
-        match head_dim {
-            ..=64 => config,
-            _ => Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config },
+        let Config { linear, flight, stages, .. } = self.config;
+        match (head_dim, mask) {
+            (65.., Mask::None) if linear == 8 => Config { flight: 4, ..wide(self.config) },
+            (65.., _) => wide(self.config),
+            (_, Mask::None) => Config { flight: if linear == 8 { 4 } else { flight }, ..self.config },
+            (_, Mask::Causal) => Config { stages: if matches!(linear, 0 | 8) { stages } else { 2 }, ..self.config },
         }
     }
+}
+
+/// A stage for 128 channels a head.
+fn wide(config: Config) -> Config {
+    Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config }
 }
 
 /// The stage of this name.

@@ -55,7 +55,11 @@ impl Prepared {
     ) -> Result<Self> {
         let arch = target(device.arch())?;
         let specialisation = check_operands(device, problem, config, &Operands::of(q, k, v))?;
-        let program = super::program(&specialisation, config);
+        let mut program = super::program(&specialisation, config);
+        if cfg!(debug_assertions) {
+            // What waits for ever becomes an error of the launch. Gates judge the kernel without.
+            program.defines.push(("BOUNDED_WAITS", "1".into()));
+        }
         let dynamic_shared_bytes = program.dynamic_shared_bytes;
         let kernel = Kernel::get(device, &program, arch)?;
         let threads = config.threads();
