@@ -49,7 +49,7 @@ struct Shared {
     __device__ void write_ones() const {
         if constexpr (SUM_COLUMNS > 0) {
             constexpr int BYTES = 8 * VALUE_ROW;
-            constexpr unsigned ONES = 0x38383838;  // of E4M3
+            constexpr unsigned ONES = E5M2 ? 0x3c3c3c3c : 0x38383838;
             for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * (BYTES / 16); i += WARPGROUPS * WARPGROUP) {
                 int box = i / (BYTES / 16);
                 unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +

@@ -8,8 +8,8 @@ use eightfold::cuda::{Operands, attention_on};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
-    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant,
-    reference,
+    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Result, Shape,
+    Variant, reference,
 };
 
 /// A device that the kernel is for.
@@ -31,11 +31,15 @@ fn tolerance(config: &Config) -> f64 {
     if config.weights == Weights::Split { 0.005 } else { 0.045 }
 }
 
-fn run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Output {
+fn run(problem: &Problem, config: Config, inputs: &[Fp8Tensor; 3]) -> Output {
+    try_run(problem, config, inputs).unwrap()
+}
+
+fn try_run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Result<Output> {
     let mut output = Output::zeros(problem);
     output.poison();
-    Plan::with_variant(problem, Variant::Hopper(config)).unwrap().run(q, k, v, &mut output).unwrap();
-    output
+    Plan::with_variant(problem, Variant::Hopper(config))?.run(q, k, v, &mut output)?;
+    Ok(output)
 }
 
 #[track_caller]
@@ -105,7 +109,12 @@ fn configs_drawn_at_random_compute_attention() {
         config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok()
     };
     for (config, (problem, inputs, expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
-        assert_close(&run(problem, config, inputs), expected, tolerance(&config), &format!("{config} {problem}"));
+        let what = format!("{config} {problem}");
+        match try_run(problem, config, inputs) {
+            Ok(output) => assert_close(&output, expected, tolerance(&config), &what),
+            // How many keys a block sums is known when the device is: too many for promote=0 are refused then.
+            Err(error) => assert!(error.to_string().starts_with("promote: "), "{what}: {error}"),
+        }
     }
 }
 
