@@ -254,7 +254,8 @@ fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry 
 
 fn gate_torch_on_cuda(torch: &mut Torch, backend: Backend, case: &Case, thresholds: &Thresholds) -> Entry {
     let implementation = torch.describe_cuda(backend);
-    let tolerance = &thresholds.correctness.tolerance.bf16;
+    let tolerances = &thresholds.correctness.tolerance;
+    let tolerance = if backend.is_fp8() { &tolerances.fp8_peer } else { &tolerances.bf16 };
     let report = gates::check(&mut TorchOnCuda { torch, backend }, std::slice::from_ref(case), tolerance, thresholds);
     Entry { peer: true, ..entry(backend.name(), implementation, report) }
 }

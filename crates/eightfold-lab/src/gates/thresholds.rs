@@ -38,6 +38,7 @@ const LATER_SECTIONS: &[&str] = &[
     "correctness.tolerance.f16",
     "correctness.tolerance.fp8",
     "correctness.tolerance.bf16",
+    "correctness.tolerance.fp8-peer",
     "correctness.tolerance.fast",
     "correctness.tolerance.balanced",
     "correctness.tolerance.exact-exp",
@@ -70,6 +71,10 @@ mod embedded {
 
     pub fn bf16() -> Tolerance {
         Thresholds::embedded().correctness.tolerance.bf16
+    }
+
+    pub fn fp8_peer() -> Tolerance {
+        Thresholds::embedded().correctness.tolerance.fp8_peer
     }
 
     pub fn fast() -> Tolerance {
@@ -170,6 +175,9 @@ pub struct Tolerances {
     /// Peers that compute on bf16 inputs.
     #[serde(default = "embedded::bf16")]
     pub bf16: Tolerance,
+    /// Peers that compute on FP8 inputs.
+    #[serde(default = "embedded::fp8_peer", rename = "fp8-peer")]
+    pub fp8_peer: Tolerance,
     /// The hopper kernel, accuracy `fast`.
     #[serde(default = "embedded::fast")]
     pub fast: Tolerance,
@@ -185,13 +193,14 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    fn all(&self) -> [(&'static str, &Tolerance); 9] {
+    fn all(&self) -> [(&'static str, &Tolerance); 10] {
         [
             ("f32", &self.f32),
             ("i16", &self.i16),
             ("f16", &self.f16),
             ("fp8", &self.fp8),
             ("bf16", &self.bf16),
+            ("fp8-peer", &self.fp8_peer),
             ("fast", &self.fast),
             ("balanced", &self.balanced),
             ("exact-exp", &self.exact_exp),
@@ -532,7 +541,7 @@ mod tests {
         for section in ["timing", "correctness"] {
             old.insert(section.into(), table[section].clone());
         }
-        for path in ["f16", "fp8", "bf16", "fast", "balanced", "exact-exp", "precise"] {
+        for path in ["f16", "fp8", "bf16", "fp8-peer", "fast", "balanced", "exact-exp", "precise"] {
             old["correctness"]["tolerance"].as_table_mut().unwrap().remove(path);
         }
         let read: Thresholds = toml::from_str(&old.to_string()).unwrap();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) const WORKER: &str = include_str!("torch_worker.py");
+const TRITON_FP8: &str = include_str!("triton_fp8.py");
 
 /// Longer than an import of PyTorch from a cold disk, or a block of runs on the longest shapes.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -35,11 +36,14 @@ impl Torch {
     }
 
     pub(super) fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
-        let mut command = Command::new(python);
-        command.args(["-c", script]);
-        let scratch = tempfile::tempdir().map_err(|error| {
+        let no_folder = |error: std::io::Error| {
             Error::unavailable("PyTorch", format!("no temporary folder: {error}"), "set TMPDIR to a writable folder")
-        })?;
+        };
+        let scratch = tempfile::tempdir().map_err(no_folder)?;
+        // Triton reads a kernel's source from its file.
+        std::fs::write(scratch.path().join("triton_fp8.py"), TRITON_FP8).map_err(no_folder)?;
+        let mut command = Command::new(python);
+        command.args(["-c", script]).arg(scratch.path());
         let mut worker = Worker::start("PyTorch", FIX_AT_START, command, timeout)?;
         let hello = worker.listen()?;
         let version = hello.get("version").and_then(|version| version.as_str());

@@ -1,4 +1,5 @@
-//! PyTorch's scaled_dot_product_attention on a GPU, backend by backend, in bf16 on dequantised inputs.
+//! PyTorch's scaled_dot_product_attention on a GPU, backend by backend, in bf16 on dequantised inputs; and kernels that
+//! compute on FP8 inputs as ours do, in the same process.
 
 use super::torch::Torch;
 use crate::gates::{Case, Subject};
@@ -8,7 +9,7 @@ use eightfold::{Fp8Tensor, Output, Problem, Result, RunReport};
 use serde_json::json;
 use std::cell::RefCell;
 
-/// A backend of PyTorch's scaled_dot_product_attention.
+/// A backend of PyTorch's scaled_dot_product_attention, or a kernel on FP8 inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// One operation after the other.
@@ -19,11 +20,22 @@ pub enum Backend {
     Flash,
     /// cuDNN.
     Cudnn,
+    /// FP8 attention in Triton.
+    TritonFp8,
+    /// cuDNN's FP8 attention, where its frontend for Python is installed.
+    CudnnFp8,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Backend; 4] = [Backend::Math, Backend::Efficient, Backend::Flash, Backend::Cudnn];
+    pub const ALL: [Backend; 6] = [
+        Backend::Math,
+        Backend::Efficient,
+        Backend::Flash,
+        Backend::Cudnn,
+        Backend::TritonFp8,
+        Backend::CudnnFp8,
+    ];
 
     /// What tables call it.
     pub fn name(self) -> &'static str {
@@ -32,17 +44,26 @@ impl Backend {
             Backend::Efficient => "torch-efficient",
             Backend::Flash => "torch-flash",
             Backend::Cudnn => "torch-cudnn",
+            Backend::TritonFp8 => "triton-fp8",
+            Backend::CudnnFp8 => "cudnn-fp8",
         }
     }
 
-    /// What PyTorch calls it.
+    /// What PyTorch, or the process that it runs in, calls it.
     fn torch_name(self) -> &'static str {
         match self {
             Backend::Math => "MATH",
             Backend::Efficient => "EFFICIENT_ATTENTION",
             Backend::Flash => "FLASH_ATTENTION",
             Backend::Cudnn => "CUDNN_ATTENTION",
+            Backend::TritonFp8 => "TRITON_FP8",
+            Backend::CudnnFp8 => "CUDNN_FP8",
         }
+    }
+
+    /// Whether it rounds inputs and softmax weights to FP8, as our kernels do.
+    pub fn is_fp8(self) -> bool {
+        matches!(self, Backend::TritonFp8 | Backend::CudnnFp8)
     }
 }
 
@@ -51,6 +72,10 @@ impl Torch {
     pub fn describe_cuda(&self, backend: Backend) -> String {
         let version = self.version();
         let device = self.cuda().unwrap_or("no GPU");
+        if backend.is_fp8() {
+            let name = backend.name();
+            return format!("{name} beside PyTorch {version}, {device}, E4M3 with one scale for each tensor");
+        }
         let backend = backend.torch_name();
         format!(
             "PyTorch {version} scaled_dot_product_attention, {backend} backend, {device}, bf16 on dequantised inputs"

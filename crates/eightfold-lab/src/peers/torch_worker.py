@@ -89,19 +89,21 @@ class Attention:
 
 
 class CudaAttention:
-    """Several backends on the same bf16 inputs, each with a captured graph, so that they can take turns."""
+    """Several backends on the same inputs, each with a captured graph, so that they can take turns."""
 
     def load(self, file, query_dims, key_dims, causal, scale):
         # The graphs of the inputs before hold their memory.
         self.backends = {}
         inputs, self.options = read_inputs(file, query_dims, key_dims, causal, scale)
-        self.inputs = [part.to("cuda").to(torch.bfloat16) for part in inputs]
+        self.inputs = [part.to("cuda") for part in inputs]
         torch.cuda.synchronize()
         return {}
 
     def prepare(self, backend, launches):
         if backend not in self.backends:
-            self.backends[backend] = Captured(getattr(SDPBackend, backend), self.inputs, self.options, launches)
+            make = {"TRITON_FP8": TritonFp8, "CUDNN_FP8": CudnnFp8}.get(backend)
+            kernel = make(self.inputs, self.options) if make else Sdpa(backend, self.inputs, self.options)
+            self.backends[backend] = Captured(kernel, launches)
         return {}
 
     def time(self, backend, timer, iterations, flush_bytes=0):
@@ -113,29 +115,16 @@ class CudaAttention:
     def output(self, backend, timer, file):
         captured = self.backends[backend]
         result = captured.graph_result if timer == "graph_replay" else captured.result
-        write_output(result.float().cpu(), file)
+        write_output(captured.kernel.values(result).cpu(), file)
         return {}
 
 
-class Captured:
-    """One backend: a graph of launches, and single launches."""
+class Sdpa:
+    """A backend of scaled_dot_product_attention, in bf16."""
 
-    def __init__(self, backend, inputs, options, launches):
-        self.backend, self.inputs, self.options, self.launches = backend, inputs, options, launches
-        # Warm-up on another stream, as a capture demands: kernels are chosen and loaded, workspaces allocated.
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), self.context():
-            for _ in range(3):
-                self.result = self.attend()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with self.context(), torch.cuda.graph(self.graph):
-            for _ in range(launches):
-                self.graph_result = self.attend()
-        self.graph.replay()
-        torch.cuda.synchronize()
+    def __init__(self, backend, inputs, options):
+        self.backend = getattr(SDPBackend, backend)
+        self.inputs, self.options = [part.to(torch.bfloat16) for part in inputs], options
 
     def context(self):
         context = contextlib.ExitStack()
@@ -146,11 +135,153 @@ class Captured:
     def attend(self):
         return torch.nn.functional.scaled_dot_product_attention(*self.inputs, **self.options)
 
+    def poison(self, result):
+        result.fill_(float("nan"))
+
+    def values(self, result):
+        return result.float()
+
+
+class Fp8Kernel:
+    """A kernel on FP8 inputs with one scale for each tensor, that writes to a place of its own."""
+
+    def __init__(self, inputs, options):
+        q, k, v = inputs
+        if q.shape != k.shape:
+            raise ValueError("written for as many queries as keys, and as many heads")
+        self.causal, self.scale = options["is_causal"], options["scale"]
+        self.tensors, self.scales = zip(*(to_fp8(part) for part in (q, k, v)))
+
+    def context(self):
+        return torch.inference_mode()
+
+    def attend(self):
+        return self.launch()
+
+
+class TritonFp8(Fp8Kernel):
+    """The Triton kernel, with the fastest of its configs; V is transposed beforehand."""
+
+    def __init__(self, inputs, options):
+        super().__init__(inputs, options)
+        sys.path.insert(0, sys.argv[1])
+        import triton_fp8
+
+        q, k, v = self.tensors
+        output = torch.empty(q.shape, device="cuda", dtype=torch.bfloat16)
+        shared = (q, k, v.transpose(2, 3).contiguous(), output, torch.tensor(self.scales, device="cuda"))
+        launchers = [
+            triton_fp8.launcher(config, *shared, self.scale, self.causal) for config in triton_fp8.CONFIGS[q.shape[3]]
+        ]
+        for launch in launchers:
+            launch()
+        self.launch = min(launchers, key=lambda launch: min(between_events(launch) for _ in range(5)))
+
+    def poison(self, result):
+        result.fill_(float("nan"))
+
+    def values(self, result):
+        return result.float()
+
+
+class CudnnFp8(Fp8Kernel):
+    """cuDNN's FP8 attention, through its frontend for Python; the output is E4M3 with a scale too."""
+
+    def __init__(self, inputs, options):
+        super().__init__(inputs, options)
+        import cudnn
+
+        fp8, f32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT
+        handle = cudnn.create_handle()
+        graph = cudnn.pygraph(io_data_type=fp8, intermediate_data_type=f32, compute_data_type=f32, handle=handle)
+        output = torch.empty_like(self.tensors[0])
+        number = lambda value: torch.full((1, 1, 1, 1), float(value), device="cuda")
+        # Softmax weights are scaled by 256 on their way into E4M3.
+        numbers = dict(zip(("descale_q", "descale_k", "descale_v"), map(number, self.scales)))
+        numbers |= {"descale_s": number(1 / 256), "scale_s": number(256), "scale_o": number(1)}
+        places = {}
+
+        def tensor(name, values, data_type):
+            uid = len(places) + 1
+            places[uid] = values
+            dim, stride = list(values.shape), list(values.stride())
+            return graph.tensor(name=name, dim=dim, stride=stride, data_type=data_type, uid=uid)
+
+        operands = {name: tensor(name, values, fp8) for name, values in zip("qkv", self.tensors)}
+        operands |= {name: tensor(name, value, f32) for name, value in numbers.items()}
+        if self.causal:
+            operands |= {"diagonal_alignment": cudnn.diagonal_alignment.TOP_LEFT, "right_bound": 0}
+        made = graph.sdpa_fp8(**operands, generate_stats=False, attn_scale=self.scale)
+        largest = [number(0), number(0)]
+        for result, values, data_type in zip((made[0], *made[2:]), (output, *largest), (fp8, f32, f32)):
+            uid = len(places) + 1
+            places[uid] = values
+            result.set_uid(uid).set_output(True).set_data_type(data_type)
+            result.set_dim(list(values.shape)).set_stride(list(values.stride()))
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.check_support()
+        graph.build_plans()
+        workspace = torch.empty(max(graph.get_workspace_size(), 16), device="cuda", dtype=torch.uint8)
+
+        def launch():
+            cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+            graph.execute(places, workspace, handle=handle)
+            return output
+
+        launch()
+        torch.cuda.synchronize()
+        # The scale of the output is known after a first run.
+        self.output_scale = 448 / max(float(largest[1]), 1e-30)
+        numbers["scale_o"].fill_(self.output_scale)
+        self.launch = launch
+
+    def poison(self, result):
+        result.view(torch.uint8).fill_(0x7F)
+
+    def values(self, result):
+        return result.float() / self.output_scale
+
+
+def to_fp8(values):
+    """E4M3 with one scale. Values that are FP8 numbers already, of a scale that is near, stay what they are."""
+    largest = values.abs().max()
+
+    def rounded(largest_code):
+        scale = largest / largest_code
+        codes = (values / scale).to(torch.float8_e4m3fn)
+        return (codes.float() * scale - values).norm(), codes, scale
+
+    _, codes, scale = min((rounded(largest_code) for largest_code in (448.0, 256.0)), key=lambda one: float(one[0]))
+    return codes.contiguous(), float(scale)
+
+
+class Captured:
+    """One kernel: a graph of launches, and single launches."""
+
+    def __init__(self, kernel, launches):
+        self.kernel, self.launches = kernel, launches
+        # Warm-up on another stream, as a capture demands: kernels are chosen and loaded, workspaces allocated.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), kernel.context():
+            for _ in range(3):
+                self.result = kernel.attend()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with kernel.context(), torch.cuda.graph(self.graph):
+            for _ in range(launches):
+                self.graph_result = kernel.attend()
+        self.graph.replay()
+        torch.cuda.synchronize()
+
     def replay(self, iterations):
         """Nanoseconds of a launch: the time of a replay over the number of launches in it."""
         with torch.inference_mode():
             # Whatever an earlier block left must not count as this one's work.
-            self.graph_result.fill_(float("nan"))
+            self.kernel.poison(self.graph_result)
         torch.cuda.synchronize()
         return [round(between_events(self.graph.replay) / self.launches) for _ in range(iterations)]
 
@@ -158,14 +289,14 @@ class Captured:
         """Nanoseconds of single launches, each on an idle device."""
         times = []
         torch.cuda.synchronize()
-        with self.context():
+        with self.kernel.context():
             for _ in range(iterations):
                 empty_caches(flush_bytes, "cuda")
                 times.append(round(between_events(self.keep_result)))
         return times
 
     def keep_result(self):
-        self.result = self.attend()
+        self.result = self.kernel.attend()
 
 
 def between_events(work):
