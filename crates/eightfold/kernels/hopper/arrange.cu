@@ -19,7 +19,7 @@ struct Arrange {
 static_assert(sizeof(Arrange) == 80, "the host passes 80 bytes");
 
 constexpr int THREADS = 128;
-constexpr int GROUP = 16;  // keys that are exchanged among each other
+constexpr int GROUP = 16;   // keys that are exchanged among each other
 constexpr int VECTORS = 4;  // of 16 bytes, that a thread has on their way
 
 // prmt.b32: four of the eight bytes of two words, each by its number, the first in the lowest byte.

@@ -1,8 +1,8 @@
 // f32, f16 or bf16 → FP8 codes and scales, in three launches: the largest magnitude of everything that shares a scale,
 // the scales, the codes. Every step rounds exactly as the host's quantiser does, so that the bits are the same.
 //
-// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of keys), EXCHANGED
-// (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e).
+// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of keys),
+// EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e).
 
 #ifndef ELEMENT
 #error "ELEMENT says what the values are"
@@ -27,9 +27,9 @@ struct Quantize {
 static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
 
 constexpr int THREADS = 256;
-constexpr int TILE = 64;   // rows of a block, and channels of a transposed one
-constexpr int VECTOR = 8;  // values that a thread takes at a time
-constexpr int LINE = 16;   // lines of codes are padded to a multiple of this many bytes
+constexpr int TILE = 64;                           // rows of a block, and channels of a transposed one
+constexpr int VECTOR = 8;                          // values that a thread takes at a time
+constexpr int LINE = 16;                           // lines of codes are padded to a multiple of this many bytes
 constexpr float SMALLEST_SCALE = 1.17549435e-38f;  // the smallest normal f32
 
 struct Vector {

@@ -97,7 +97,8 @@ impl Config {
         let (tile_queries, workers, tile_keys) = match self {
             Config::Ladder(config) => (config.tile_queries, format!("{} warps", config.warps), config.tile_keys),
             Config::Hopper(config) => {
-                (config.tile_queries(), format!("{} warpgroups", config.warpgroups), config.tile_keys)
+                let plural = if config.warpgroups == 1 { "" } else { "s" };
+                (config.tile_queries(), format!("{} warpgroup{plural}", config.warpgroups), config.tile_keys)
             }
         };
         let Shape { batch, query_heads, query_len, .. } = problem.shape();

@@ -59,19 +59,17 @@ impl Stage {
     /// sum; without a mask, `fast` has some left for more products in flight; with one, exponentials of both kinds leave
     /// none to count three tiles by.
     pub fn at(&self, head_dim: usize, mask: Mask) -> Config {
-        let Config { linear, flight, stages, .. } = self.config;
-        match (head_dim, mask) {
-            (65.., Mask::None) if linear == 8 => Config { flight: 4, ..wide(self.config) },
-            (65.., _) => wide(self.config),
-            (_, Mask::None) => Config { flight: if linear == 8 { 4 } else { flight }, ..self.config },
-            (_, Mask::Causal) => Config { stages: if matches!(linear, 0 | 8) { stages } else { 2 }, ..self.config },
+        let mut config = self.config;
+        match (mask, config.linear) {
+            (Mask::None, 8) => config.flight = 4,
+            (Mask::Causal, 1..8) => config.stages = 2,
+            _ => {}
         }
+        if head_dim > 64 {
+            config = Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config };
+        }
+        config
     }
-}
-
-/// A stage for 128 channels a head.
-fn wide(config: Config) -> Config {
-    Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config }
 }
 
 /// The stage of this name.
