@@ -88,6 +88,10 @@ class Attention:
         return {}
 
 
+# Several hundred launches are timed.
+LONGEST_LAUNCH_MS = 15
+
+
 class CudaAttention:
     """Several backends on the same inputs, each with a captured graph, so that they can take turns."""
 
@@ -270,6 +274,10 @@ class Captured:
                 self.result = kernel.attend()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        with kernel.context():
+            milliseconds = between_events(self.keep_result) / 1e6
+        if milliseconds > LONGEST_LAUNCH_MS:
+            raise RuntimeError(f"a launch takes {milliseconds:.0f} ms, too long to take turns with the others")
         self.graph = torch.cuda.CUDAGraph()
         with kernel.context(), torch.cuda.graph(self.graph):
             for _ in range(launches):
