@@ -3,6 +3,7 @@
 use crate::cpu;
 use crate::cuda::{self, ladder};
 use crate::error::{Error, Result};
+use crate::installed::{self, Installed};
 use crate::output::Output;
 use crate::problem::Problem;
 use crate::tensor::{Dims, Fp8Tensor, Granularity, Layout};
@@ -42,7 +43,8 @@ pub struct RunReport {
 
 impl Plan {
     /// The fastest variant that this machine can run for the problem: on its CUDA device if there is one that can, else
-    /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for.
+    /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for. What was [`installed`] for the
+    /// problem and the device goes before what is chosen by rule.
     ///
     /// Scales are known only when the plan runs: where K or V has blocks of scales that do not suit the tiles of the
     /// device's kernel, the CPU computes instead.
@@ -52,6 +54,12 @@ impl Plan {
             .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
             .collect();
         considered.sort_by_key(|candidate| !candidate.chosen);
+        if let Some(choice) = installed::find(&installed::cpu_device(), problem)
+            && let Variant::Cpu(config) = &choice.variant
+            && config.check_machine().is_ok()
+        {
+            prefer(&mut considered, choice);
+        }
         let Variant::Cpu(best_on_cpu) = considered[0].variant else { unreachable!("candidates of the CPU") };
         let on_device = cuda::choose(problem)?;
         let fallback = on_device.chosen.then_some(best_on_cpu);
@@ -159,6 +167,18 @@ impl Plan {
     }
 }
 
+/// Puts what was installed before what would have been chosen.
+fn prefer(considered: &mut Vec<Considered>, choice: &Installed) {
+    considered.retain(|candidate| candidate.chosen || candidate.variant != choice.variant);
+    if considered[0].variant == choice.variant {
+        considered.remove(0);
+    } else {
+        considered[0].chosen = false;
+        considered[0].reason = format!("what would run if nothing were installed: {}", considered[0].reason);
+    }
+    considered.insert(0, Considered { variant: choice.variant, chosen: true, reason: choice.reason() });
+}
+
 /// Whether the knobs suit each other and the problem: on this machine's device, or without one on any architecture.
 fn check_ladder(config: &ladder::Config, problem: &Problem) -> Result<()> {
     let check = |arch| config.check_problem(problem, Granularity::Head, Granularity::Head, arch);
@@ -192,5 +212,37 @@ impl std::iter::Sum for RunReport {
             total += report;
             total
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    #[test]
+    fn what_is_installed_goes_before_what_is_chosen_by_rule() {
+        let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+        let by_rule = |variant: &str, chosen| Considered {
+            variant: variant.parse().unwrap(),
+            chosen,
+            reason: "the widest".into(),
+        };
+        let choice = |variant: &str| Installed {
+            device: "here".into(),
+            problem: problem.to_string(),
+            variant: variant.parse().unwrap(),
+            note: "1.10×, found by a search".into(),
+        };
+        let rules = [by_rule("cpu:lanes", true), by_rule("cpu:baseline", false), by_rule("cpu:queue", false)];
+        for (variant, left) in [("cpu:baseline", 3), ("cpu:poly-exp", 4), ("cpu:lanes", 3)] {
+            let mut considered = rules.to_vec();
+            prefer(&mut considered, &choice(variant));
+            assert_eq!((considered.len(), considered.iter().filter(|one| one.chosen).count()), (left, 1), "{variant}");
+            assert_eq!(considered[0].variant, choice(variant).variant);
+            assert!(considered[0].reason.contains("1.10×") && considered[0].reason.contains("EIGHTFOLD_PLANS=off"));
+            let told = considered[1].reason == "what would run if nothing were installed: the widest";
+            assert_eq!(told, variant != "cpu:lanes");
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::driver::{Device, Stream};
 use super::ladder::{self, Config, Prepared, Pv, STAGES};
 use super::tensor::{DeviceOutput, DeviceTensor};
 use crate::error::{Error, Result};
+use crate::installed::{self, Installed};
 use crate::output::Output;
 use crate::plan::{Considered, RunReport};
 use crate::problem::Problem;
@@ -31,7 +32,12 @@ pub fn attention_on(
     let device = stream.device();
     let serves =
         |config: &Config| config.check_problem(problem, k.granularity(), v.granularity(), device.arch()).is_ok();
-    let candidates = candidates(problem, device.info().multiprocessors, v.layout());
+    let transposed = v.layout() == Layout::Bhds;
+    let installed = installed_config(device, problem)
+        .map(|(config, _)| config)
+        .filter(|config| (Prepared::value_layout(config) == Layout::Bhds) == transposed);
+    let candidates: Vec<Config> =
+        installed.into_iter().chain(candidates(problem, device.info().multiprocessors, v.layout())).collect();
     // If none serves, the first says why.
     let config = candidates.iter().find(|config| serves(config)).unwrap_or(&candidates[0]);
     Prepared::new(device, problem, config, q, k, v)?.launch(stream, q, k, v, output)
@@ -85,7 +91,13 @@ fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
         return Err(loss);
     }
     let info = device.info();
-    let (config, reason) = ladder::choose(problem, info.multiprocessors);
+    let (config, reason) = match installed_config(&device, problem) {
+        Some((config, choice)) => (config, choice.reason()),
+        None => {
+            let (config, reason) = ladder::choose(problem, info.multiprocessors);
+            (config, reason.into())
+        }
+    };
     // The scales are known when the tensors are; per head is what suits every tile.
     config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch())?;
     let compiler = Compiler::find()?;
@@ -93,6 +105,14 @@ fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
         config,
         format!("{} ({}) is there, {} compiles for it; {reason}", info.name, device.arch(), compiler.version()),
     ))
+}
+
+/// What was installed for a problem on this device, if it can still run there.
+fn installed_config(device: &Device, problem: &Problem) -> Option<(Config, &'static Installed)> {
+    let choice = installed::find(&device.info().name, problem)?;
+    let Variant::Ladder(config) = choice.variant else { return None };
+    let fits = config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_ok();
+    fits.then_some((config, choice))
 }
 
 /// What the variable says; an error if it is something that is not understood.

@@ -154,6 +154,15 @@ fn searched() -> &'static Search {
     })
 }
 
+/// A hash of a file under `kernels/` with every header that it reaches, in hexadecimal.
+pub fn source_fingerprint(file: &str) -> String {
+    let hash = |source: Source<'_>| {
+        let fields = source.files().flat_map(|(name, text)| [name, text]);
+        fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish() as u64
+    };
+    format!("{:016x}", Source::embedded(file).map_or(0, hash))
+}
+
 impl Compiler {
     /// The first NVRTC that can be found and loaded. The search runs once per process.
     pub fn find() -> Result<&'static Compiler> {
