@@ -1,6 +1,7 @@
 //! The record of a run: versioned JSON that says what was computed, how, where, and what came out.
 
 use crate::compare::Comparison;
+use crate::evolve::Evolution;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
 use crate::measure::{Samples, Summary, Timer};
 use crate::provenance::Provenance;
@@ -26,6 +27,8 @@ pub enum Kind {
     Build,
     /// One variant against another, or one record against another.
     Compare,
+    /// A search of a kernel's knobs.
+    Evolve,
 }
 
 impl fmt::Display for Kind {
@@ -36,6 +39,7 @@ impl fmt::Display for Kind {
             Kind::Bench => "bench",
             Kind::Build => "build",
             Kind::Compare => "compare",
+            Kind::Evolve => "evolve",
         })
     }
 }
@@ -62,6 +66,9 @@ pub struct Record {
     /// The verdicts of a comparison.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
+    /// The search that was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evolution: Option<Evolution>,
     /// Why the run ended before its end; what is recorded was done before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
@@ -228,6 +235,7 @@ impl Record {
             builds: Vec::new(),
             toggles: Vec::new(),
             comparisons: Vec::new(),
+            evolution: None,
             ended_early: None,
         }
     }

@@ -62,6 +62,9 @@ fn path(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     platform.map(|folder| folder.join("eightfold").join("plans.tsv"))
 }
 
+/// Looks up what was installed for a problem on a device.
+pub(crate) type Find<'a> = &'a dyn Fn(&str, &Problem) -> Option<&'static Installed>;
+
 /// What was installed for a problem on a device, as of the first time that anyone asked.
 pub fn find(device: &str, problem: &Problem) -> Option<&'static Installed> {
     static TABLE: OnceLock<Vec<Installed>> = OnceLock::new();

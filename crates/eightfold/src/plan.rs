@@ -49,19 +49,28 @@ impl Plan {
     /// Scales are known only when the plan runs: where K or V has blocks of scales that do not suit the tiles of the
     /// device's kernel, the CPU computes instead.
     pub fn new(problem: &Problem) -> Result<Self> {
+        Plan::choose(problem, &installed::find)
+    }
+
+    /// What [`Plan::new`] would be if nothing were installed.
+    pub fn shipped(problem: &Problem) -> Result<Self> {
+        Plan::choose(problem, &|_, _| None)
+    }
+
+    fn choose(problem: &Problem, find: installed::Find) -> Result<Self> {
         let mut considered: Vec<Considered> = cpu::candidates(problem)
             .into_iter()
             .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
             .collect();
         considered.sort_by_key(|candidate| !candidate.chosen);
-        if let Some(choice) = installed::find(&installed::cpu_device(), problem)
+        if let Some(choice) = find(&installed::cpu_device(), problem)
             && let Variant::Cpu(config) = &choice.variant
             && config.check_machine().is_ok()
         {
             prefer(&mut considered, choice);
         }
         let Variant::Cpu(best_on_cpu) = considered[0].variant else { unreachable!("candidates of the CPU") };
-        let on_device = cuda::choose(problem)?;
+        let on_device = cuda::choose(problem, find)?;
         let fallback = on_device.chosen.then_some(best_on_cpu);
         if on_device.chosen {
             let cpu = &mut considered[0];

@@ -200,7 +200,7 @@ fn first_failure(entries: &[Entry]) -> Result<Option<String>> {
 }
 
 /// The contestant for a variant that passed its gates, and what it is timed with.
-fn contestant<'a>(
+pub(crate) fn contestant<'a>(
     candidate: &Candidate,
     entry: &Entry,
     case: &'a Case,

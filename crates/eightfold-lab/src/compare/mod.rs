@@ -7,6 +7,7 @@ mod records;
 mod simulation;
 
 pub use decision::{Judged, judge};
+pub(crate) use live::contestant;
 pub use live::{Compared, Live};
 pub use records::{RecordSide, compare_records};
 

@@ -52,6 +52,14 @@ impl<'a> OnDevice<'a> {
         entry
     }
 
+    /// The compiler's and the resource gate's word on the first case.
+    pub fn resources(&self, candidate: &Candidate) -> Built {
+        match (candidate.variant, self.examination.cases.first()) {
+            (Variant::Ladder(config), Some(case)) => self.build(&config, case),
+            _ => Built::unavailable("it does not run on a GPU"),
+        }
+    }
+
     /// The cases that no rule keeps the config from, and the first rule that does.
     fn possible(&self, config: &Config) -> (Vec<&Case>, Option<Error>) {
         let mut restriction = None;

@@ -33,7 +33,7 @@ pub fn attention_on(
     let serves =
         |config: &Config| config.check_problem(problem, k.granularity(), v.granularity(), device.arch()).is_ok();
     let transposed = v.layout() == Layout::Bhds;
-    let installed = installed_config(device, problem)
+    let installed = installed_config(device, problem, &installed::find)
         .map(|(config, _)| config)
         .filter(|config| (Prepared::value_layout(config) == Layout::Bhds) == transposed);
     let candidates: Vec<Config> =
@@ -65,11 +65,11 @@ fn candidates(problem: &Problem, multiprocessors: usize, layout: Layout) -> Vec<
 /// Whether this machine's device runs a problem, and with which config; an error if the environment is not understood.
 ///
 /// `EIGHTFOLD_DEVICE=cpu` in the environment keeps to the CPU.
-pub(crate) fn choose(problem: &Problem) -> Result<Considered> {
+pub(crate) fn choose(problem: &Problem, find: installed::Find) -> Result<Considered> {
     let value = std::env::var_os(DEVICE_VARIABLE);
     let outcome = match is_kept_to_cpu(value.as_deref().map(|value| value.to_string_lossy()).as_deref())? {
         true => Err(format!("{DEVICE_VARIABLE}=cpu is set, which keeps to the CPU")),
-        false => choose_on_device(problem).map_err(|error| error.to_string()),
+        false => choose_on_device(problem, find).map_err(|error| error.to_string()),
     };
     Ok(match outcome {
         Ok((config, reason)) => Considered { variant: Variant::Ladder(config), chosen: true, reason },
@@ -85,13 +85,13 @@ pub(crate) fn choose(problem: &Problem) -> Result<Considered> {
 const USUAL_MULTIPROCESSORS: usize = 132;
 
 /// The config that runs a problem on this machine's device, and why; or why none can.
-fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
+fn choose_on_device(problem: &Problem, find: installed::Find) -> Result<(Config, String)> {
     let device = Device::default()?;
     if let Some(loss) = device.loss() {
         return Err(loss);
     }
     let info = device.info();
-    let (config, reason) = match installed_config(&device, problem) {
+    let (config, reason) = match installed_config(&device, problem, find) {
         Some((config, choice)) => (config, choice.reason()),
         None => {
             let (config, reason) = ladder::choose(problem, info.multiprocessors);
@@ -108,8 +108,8 @@ fn choose_on_device(problem: &Problem) -> Result<(Config, String)> {
 }
 
 /// What was installed for a problem on this device, if it can still run there.
-fn installed_config(device: &Device, problem: &Problem) -> Option<(Config, &'static Installed)> {
-    let choice = installed::find(&device.info().name, problem)?;
+fn installed_config(device: &Device, problem: &Problem, find: installed::Find) -> Option<(Config, &'static Installed)> {
+    let choice = find(&device.info().name, problem)?;
     let Variant::Ladder(config) = choice.variant else { return None };
     let fits = config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_ok();
     fits.then_some((config, choice))

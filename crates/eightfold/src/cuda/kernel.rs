@@ -1,6 +1,6 @@
 //! Kernels that are compiled and loaded, each once per process and device.
 
-use super::compile::{Compiler, Cubin, Program};
+use super::compile::{self, Compiler, Cubin, Program};
 use super::driver::{Device, Function, Module};
 use crate::error::Result;
 use std::collections::HashMap;
@@ -17,14 +17,15 @@ pub(crate) struct Kernel {
     cubin: Cubin,
 }
 
-type Key = (usize, Program);
+/// The device, the program, and the text that stands for its file, if one does.
+type Key = (usize, Program, Option<Arc<str>>);
 
 impl Kernel {
     /// The kernel of a program on a device: from memory, else from the compiler's cache, else compiled.
     pub(crate) fn get(device: &Device, program: &Program) -> Result<Arc<Kernel>> {
         static LOADED: OnceLock<Mutex<HashMap<Key, Arc<Kernel>>>> = OnceLock::new();
         let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (device.info().ordinal, program.clone());
+        let key = (device.info().ordinal, program.clone(), compile::replacement(program.file));
         if let Some(kernel) = loaded().get(&key) {
             return Ok(kernel.clone());
         }
