@@ -2,6 +2,7 @@
 
 mod arguments;
 mod commands;
+mod interrupt;
 mod output;
 mod progress;
 mod threads;
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
         Some(Command::Compare(arguments)) => commands::compare::execute(&arguments, json),
+        Some(Command::Evolve(evolve)) => commands::evolve::execute(&evolve, arguments.nvrtc.as_deref(), json),
+        Some(Command::Worker(arguments)) => commands::worker::execute(&arguments),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),

@@ -283,7 +283,10 @@ mod tests {
         assert!(insights.steps(&space, &hardware, &measured(1.5), &evidence).is_empty());
         insights.learn(&point(&space, "ladder:unpack,pv=fp8"), None);
         let away = insights.list(&space);
-        assert!(away.iter().any(|insight| insight.name == "pv fp8 → unpack" && insight.speed_up > Some(2.0)), "{away:?}");
+        assert!(
+            away.iter().any(|insight| insight.name == "pv fp8 → unpack" && insight.speed_up > Some(2.0)),
+            "{away:?}"
+        );
     }
 
     #[test]
@@ -309,7 +312,8 @@ mod tests {
         let mut insights = Insights::default();
         insights.learn(&point(&space, "ladder:unpack,exp=poly"), Some(1.0));
         insights.learn(&point(&space, "ladder:unpack"), Some(1.5));
-        for (speed_up, parent) in [(Some(1.2), Some(1.0)), (Some(0.9), Some(1.0)), (None, Some(1.0)), (Some(1.0), None)] {
+        for (speed_up, parent) in [(Some(1.2), Some(1.0)), (Some(0.9), Some(1.0)), (None, Some(1.0)), (Some(1.0), None)]
+        {
             insights.judge("exp poly → hardware", speed_up, parent);
         }
         let list = insights.list(&space);

@@ -4,6 +4,7 @@ mod chart;
 mod distributions;
 mod environment;
 mod errors;
+mod evolution;
 mod group;
 mod ladder;
 mod page;

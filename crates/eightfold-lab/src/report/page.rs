@@ -1,6 +1,6 @@
 //! The frame of the page: head, style, the order of the sections.
 
-use super::{Source, environment, group, resources, roofline, summary, words};
+use super::{Source, environment, evolution, group, resources, roofline, summary, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// Part of the page, so that it needs nothing beside it.
@@ -48,9 +48,11 @@ fn record(index: usize, source: &Source) -> Markup {
             p .aside {
                 (record.kind.to_string()) " on " (words::device(record)) ", " (record.provenance.time_utc.to_string())
             }
-            @if record.groups.is_empty() && record.builds.is_empty() && record.toggles.is_empty() {
+            @let searched = record.evolution.is_some();
+            @if record.groups.is_empty() && record.builds.is_empty() && record.toggles.is_empty() && !searched {
                 p { "This record holds no results." }
             }
+            @if let Some(search) = &record.evolution { (evolution::render(search)) }
             @for each in &record.groups { (group::render(each, record.kind)) }
             @for each in &record.builds {
                 section .group {
