@@ -12,12 +12,15 @@
 #   odd        the gates for every stage on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
+#   evolve     the ladder's knobs searched for three shapes: a random survey and a guided search each, and verdicts
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   STAGES     the stages to sanitise [default: all]
+#   SURVEY     how long each random survey lasts [default: 30s]
+#   SEARCH     how long each guided search lasts, without its validation [default: 25s]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
 #
 # Exits with 0 if everything holds, 1 if a gate failed or a tool found an error, 2 on a mistake.
@@ -32,7 +35,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench sanitizer"
+all="doctor build run odd ladder bench evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -114,6 +117,20 @@ section_bench() {
         job "$name" "$eightfold" bench ${mask[@]+"${mask[@]}"} --peer torch --python "$python" --out "$out/records" \
             --shape small mission mission_b2 long 1,8,512,128 2,16,2048,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
+    done
+}
+
+# The survey shows what the space is like, for replays; the search is what a user would run. Plans that are installed on
+# this machine count for neither.
+section_evolve() {
+    local shape name
+    for shape in mission long 4,16,4096,128; do
+        name=evolve-$shape
+        job "survey-$shape" env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel ladder --shape "$shape" --policy random \
+            --restrict softmax=fused --budget "${SURVEY:-30s}" --ahead 16 --no-validation --out "$out/surveys/$shape"
+        job "$name" env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel ladder --shape "$shape" --restrict softmax=fused \
+            --budget "${SEARCH:-25s}" --out "$out/searches/$shape"
+        cut -c1-200 "$out/log/$name.txt"
     done
 }
 

@@ -11,6 +11,8 @@ fn help() {
         "run -h",
         "bench -h",
         "compare --help",
+        "evolve --help",
+        "worker -h",
         "ledger -h",
         "report -h",
         "attend --help",

@@ -28,8 +28,9 @@ const FULL_ROUNDS: usize = 24;
 /// A timing ends after about this long, whatever it has.
 const MOST_SECONDS: f64 = 8.0;
 
-/// What is slower than this share of the best in two runs is not timed further.
-const HOPELESS: f64 = 0.5;
+/// What is slower than this share of the best in a few runs is not timed further.
+const HOPELESS: f64 = 0.65;
+const PILOT_RUNS: usize = 3;
 
 /// What is at least this share of the best after a quick timing may be the best.
 const CONTENDER: f64 = 0.97;
@@ -138,10 +139,7 @@ impl<'a> Bench<'a> {
         let entry = gate(&candidate, &cases, self.thresholds);
         note_errors(&entry, evidence);
         passed(&entry)?;
-        let entry = gate(&candidate, std::slice::from_ref(self.case), self.thresholds);
-        note_errors(&entry, evidence);
-        passed(&entry)?;
-        let timed = self.time(&candidate, &entry, request.best).map_err(|error| of_error(&error))?;
+        let timed = self.time(&candidate, request.best, evidence)?;
         if let Fate::Measured { p50_us, .. } = &timed {
             evidence.exp_share = exp_share(&candidate, &self.problem, *p50_us);
         }
@@ -204,24 +202,31 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// Against the baseline, as far as it is worth it.
-    fn time(&mut self, candidate: &Candidate, entry: &Entry, best: f64) -> Result<Fate> {
-        let (_, mut challenger) = contestant(candidate, entry, self.case, 0.0)?;
-        challenger.prepare()?;
-        let fastest_s = fastest_s(&mut *challenger, 2)?;
+    /// Against the baseline, as far as it is worth it. Whoever may be the best must be right at full size as well, and
+    /// keep giving the bits that the gate saw there.
+    fn time(&mut self, candidate: &Candidate, best: f64, evidence: &mut Evidence) -> std::result::Result<Fate, Fate> {
+        let unsound = |error: Error| of_error(&error);
+        let entry = Entry::new(&candidate.name, candidate.variant.to_string());
+        let (_, mut challenger) = contestant(candidate, &entry, self.case, 0.0).map_err(unsound)?;
+        challenger.prepare().map_err(unsound)?;
+        let fastest_s = fastest_s(&mut *challenger, PILOT_RUNS).map_err(unsound)?;
         let pilot = self.baseline_s / fastest_s;
         if pilot < HOPELESS * best {
-            challenger.verify()?;
+            challenger.verify().map_err(unsound)?;
             let launches = challenger.launches_per_run() as f64;
             return Ok(Fate::Measured { speed_up: pilot, p50_us: fastest_s / launches * 1e6, timing: Depth::Pilot });
         }
-        let (mut speed_up, mut p50_us) = self.race(&mut *challenger, QUICK_ROUNDS)?;
-        let mut timing = Depth::Quick;
-        if speed_up >= CONTENDER * best {
-            (speed_up, p50_us) = self.race(&mut *challenger, FULL_ROUNDS)?;
-            timing = Depth::Full;
+        let (speed_up, p50_us) = self.race(&mut *challenger, QUICK_ROUNDS).map_err(unsound)?;
+        if speed_up < CONTENDER * best {
+            return Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Quick });
         }
-        Ok(Fate::Measured { speed_up, p50_us, timing })
+        drop(challenger);
+        let entry = gate(candidate, std::slice::from_ref(self.case), self.thresholds);
+        note_errors(&entry, evidence);
+        passed(&entry)?;
+        let (_, mut challenger) = contestant(candidate, &entry, self.case, 0.0).map_err(unsound)?;
+        let (speed_up, p50_us) = self.race(&mut *challenger, FULL_ROUNDS).map_err(unsound)?;
+        Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Full })
     }
 
     fn race(&mut self, challenger: &mut dyn Contestant, most_rounds: usize) -> Result<(f64, f64)> {

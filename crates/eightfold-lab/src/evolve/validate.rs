@@ -64,7 +64,10 @@ pub fn validate(
     let race = Race { policy, seed: validation.seed, most_rounds: MOST_ROUNDS, most_seconds: MOST_SECONDS };
     let places: Vec<usize> = field.iter().map(|(place, _)| *place).collect();
     let mut contestants: Vec<&mut dyn Contestant> = field.iter_mut().map(|(_, one)| &mut **one as _).collect();
-    let enough = &mut |samples: &[Samples]| samples.iter().all(|one| one.ns.len() >= validation.iterations);
+    contestants.iter_mut().try_for_each(|one| one.prepare())?;
+    // A replayed graph is many runs at a time.
+    let launches = contestants[0].launches_per_run();
+    let enough = &mut |samples: &[Samples]| samples.iter().all(|one| one.ns.len() * launches >= validation.iterations);
     let Raced { samples, conditions } = race.run(&mut contestants, enough, tick)?;
     drop(contestants);
     drop(field);
