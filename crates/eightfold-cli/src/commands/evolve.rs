@@ -113,10 +113,11 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
             return Err(Error::invalid(name, rule, "leave it out for 60 seconds"));
         }
     }
+    let recorded_mutator = arguments.recorded_mutator()?;
     let stop = interrupt::watch();
     let Begun { header, space, journal, contents, evaluator, folder, provenance } = arguments.begin(budget, nvrtc)?;
     let budget = budget.unwrap_or(header.budget);
-    let mutator = arguments.mutator(&header)?;
+    let mutator = recorded_mutator.or_else(|| arguments.mutator(&header));
     output::note(&format!(
         "{} of {} settings of {} are legal; journal in {}",
         space.points().len(),
@@ -313,17 +314,19 @@ impl Arguments {
         Workers::start(&starts, &task, Duration::from_secs_f64(self.timeout))
     }
 
-    fn mutator(&self, header: &Header) -> Result<Option<Mutator>> {
-        if let Some(path) = &self.mutator_replay {
-            let calls = journal::read(path)?.calls;
-            if calls.is_empty() {
-                let rule = format!("{} holds no answers of a mutator", path.display());
-                return Err(Error::invalid("mutator-replay", rule, "give the journal of a search that had one"));
-            }
-            return Ok(Some(Mutator::Recorded(calls.into())));
+    fn recorded_mutator(&self) -> Result<Option<Mutator>> {
+        let Some(path) = &self.mutator_replay else { return Ok(None) };
+        let calls = journal::read(path)?.calls;
+        if calls.is_empty() {
+            let rule = format!("{} holds no answers of a mutator", path.display());
+            return Err(Error::invalid("mutator-replay", rule, "give the journal of a search that had one"));
         }
+        Ok(Some(Mutator::Recorded(calls.into())))
+    }
+
+    fn mutator(&self, header: &Header) -> Option<Mutator> {
         let timeout = Duration::from_secs_f64(self.mutator_timeout);
-        Ok(header.mutator.clone().map(|line| Mutator::Command(line, timeout)))
+        header.mutator.clone().map(|line| Mutator::Command(line, timeout))
     }
 }
 
@@ -392,4 +395,47 @@ fn finish(mut record: Record, evolution: Evolution, found: &Found, folder: &Path
 
 fn resume_words(folder: &Path) -> String {
     format!("go on with `eightfold evolve --resume {}`", folder.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::evolve_data;
+
+    #[test]
+    fn the_winner_is_installed_and_without_one_nothing_is() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("plans.tsv");
+        let record = evolve_data::record();
+        let mut evolution = record.evolution.clone().unwrap();
+        let header = Header {
+            schema: journal::SCHEMA,
+            kernel: evolution.kernel.clone(),
+            source_hash: evolution.source_hash.clone(),
+            device: evolution.device.clone(),
+            shape: evolution.shape.clone(),
+            problem: evolution.problem.clone(),
+            baseline: evolution.baseline.clone(),
+            from_baseline: true,
+            seed: 8,
+            policy: Policy::Elite,
+            keep: 3,
+            restriction: String::new(),
+            window: 1,
+            budget: evolution.budget,
+            mutator: None,
+            replays: None,
+        };
+        install(&mut evolution, &header, &path, &record).unwrap();
+        let choices = installed::read(&path);
+        assert_eq!((choices.len(), choices[0].problem.as_str()), (1, "1,8,512,64 causal"));
+        assert_eq!(Some(choices[0].variant.to_string()), evolution.installed);
+        assert!(choices[0].note.starts_with("1.080× the shipped default (95 % interval 1.070 to 1.100), found by"));
+
+        let mut none = record.evolution.clone().unwrap();
+        none.elite.remove(0);
+        let elsewhere = place.path().join("other.tsv");
+        install(&mut none, &header, &elsewhere, &record).unwrap();
+        assert!(!elsewhere.exists() && none.installed.is_none());
+    }
 }

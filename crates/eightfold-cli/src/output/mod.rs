@@ -7,7 +7,7 @@ pub mod compare_data;
 pub mod compare_document;
 pub mod compare_table;
 #[cfg(test)]
-mod evolve_data;
+pub mod evolve_data;
 pub mod evolve_table;
 #[cfg(test)]
 mod fixed_data;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A recording of the whole CPU space at the shape `mission`.
 fn recording() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../eightfold-lab/fixtures/evolve/cpu-mission.log")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../eightfold-lab/fixtures/evolve/cpu-mission.survey.log")
 }
 
 /// A search that nobody's installed plans disturb, and that disturbs nobody's.
@@ -172,10 +172,8 @@ fn fates(run: &Path) -> Vec<Trial> {
 fn whatever_a_candidate_does_costs_that_candidate_alone() {
     let place = Place::new();
     let faults = "crash@2,hang@3,illegal@4,lost@5,memory@6,garbage@7,exit@8,flood@9";
-    let start = Instant::now();
-    let mut command = live(&place, "--budget 12trials --timeout 1.5 --out runs");
+    let mut command = live(&place, "--budget 12trials --timeout 8 --out runs");
     ended(command.env("EIGHTFOLD_EVOLVE_FAULT", faults));
-    assert!(start.elapsed() < Duration::from_secs(60));
     let trials = fates(&folder(&place.file("runs")));
     let kinds: Vec<_> = trials.iter().map(|trial| trial.fate.failure().unwrap_or("measured")).collect();
     let expected =
@@ -184,7 +182,7 @@ fn whatever_a_candidate_does_costs_that_candidate_alone() {
     assert_eq!([0, 1, 10, 11].map(|trial: usize| kinds[trial]), ["measured"; 4]);
     let said = |trial: usize| trials[trial].fate.to_string();
     assert!(said(2).contains("signal 6 (aborted)"), "{}", said(2));
-    assert!(said(3).contains("no answer within 1.5 s"), "{}", said(3));
+    assert!(said(3).contains("no answer within 8 s"), "{}", said(3));
     assert!(said(4).contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{}", said(4));
     assert!(said(7).contains("`this is not JSON`, which is no answer"), "{}", said(7));
     assert!(said(8).contains("exit code 3"), "{}", said(8));
@@ -324,4 +322,8 @@ fn what_is_installed_is_explained_and_can_be_turned_off() {
     assert!(installed.contains("installed for this problem on this device: 1.200×"), "{installed}");
     assert!(installed.contains("what would run if nothing were installed"), "{installed}");
     assert_eq!(explain("off"), plain);
+    let mut doctor = Command::new(cargo_bin("eightfold"));
+    doctor.args(["doctor", "--python", "/no/such/python"]).env("EIGHTFOLD_PLANS", "plans.tsv");
+    let said = String::from_utf8(doctor.current_dir(place.path()).output().unwrap().stdout).unwrap();
+    assert!(said.contains("+ installed plans: 1 choice in plans.tsv"), "{said}");
 }

@@ -7,6 +7,8 @@
 use super::fate::{Evidence, Fate};
 use super::space::{Point, Space};
 use serde::{Deserialize, Serialize};
+use std::cell::OnceCell;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A rule or a step, with its record.
@@ -105,8 +107,8 @@ pub struct Insights {
     followed: BTreeMap<String, Followed>,
     /// Every point with the logarithm of its speed-up.
     known: Vec<(Point, f64)>,
-    /// For every knob and value, the candidates that had it and its effect.
-    effects: Vec<Vec<(usize, f64)>>,
+    /// For every knob and value, the candidates that had it and its effect; fitted when someone asks.
+    effects: OnceCell<Vec<Vec<(usize, f64)>>>,
 }
 
 /// What a candidate that failed counts as, and the least that any counts as: one that is a hundred times slower teaches
@@ -126,11 +128,12 @@ impl Insights {
     /// Learns from an outcome; one that failed is none.
     pub fn learn(&mut self, point: &Point, speed_up: Option<f64>) {
         self.known.push((point.clone(), speed_up.unwrap_or(FAILED).max(FAILED).ln()));
-        self.fit(point.0.len());
+        self.effects = OnceCell::new();
     }
 
     /// Fits the effects, one knob after the other to what the others leave unexplained.
-    fn fit(&mut self, knobs: usize) {
+    fn fit(&self) -> Vec<Vec<(usize, f64)>> {
+        let knobs = self.known.first().map_or(0, |(point, _)| point.0.len());
         let mean = self.known.iter().map(|(_, log)| log).sum::<f64>() / self.known.len() as f64;
         let values = |knob: usize| self.known.iter().map(|(point, _)| point.0[knob] as usize + 1).max().unwrap_or(0);
         let mut effects: Vec<Vec<(usize, f64)>> = (0..knobs).map(|knob| vec![(0, 0.0); values(knob)]).collect();
@@ -150,12 +153,16 @@ impl Insights {
                 }
             }
         }
-        self.effects = effects;
+        effects
+    }
+
+    fn effects(&self) -> &[Vec<(usize, f64)>] {
+        self.effects.get_or_init(|| self.fit())
     }
 
     /// What setting a knob from one value to another is thought to bring: the candidates that tell, and the logarithm.
     fn gain(&self, knob: usize, from: u8, to: u8) -> Option<(usize, f64)> {
-        let effects = self.effects.get(knob)?;
+        let effects = self.effects().get(knob)?;
         let (with, after) = effects.get(to as usize).copied()?;
         let (without, before) = effects.get(from as usize).copied()?;
         (with > 0 && without > 0).then_some((with.min(without), after - before))
@@ -207,7 +214,7 @@ impl Insights {
         };
         let rules = RULES.iter().filter(|rule| self.followed.contains_key(rule.name));
         let mut all: Vec<Insight> = rules.map(|rule| insight(rule.name.into(), 0, None)).collect();
-        for (knob, values) in self.effects.iter().enumerate() {
+        for (knob, values) in self.effects().iter().enumerate() {
             let places = 0..values.len() as u8;
             for (from, to) in places.clone().flat_map(|from| places.clone().map(move |to| (from, to))) {
                 let Some((seen, gain)) = self.gain(knob, from, to) else { continue };
@@ -217,7 +224,7 @@ impl Insights {
                 }
             }
         }
-        all.sort_by(|one, other| (other.followed, other.seen).cmp(&(one.followed, one.seen)));
+        all.sort_by_key(|insight| Reverse((insight.followed, insight.seen)));
         all
     }
 }
