@@ -144,7 +144,14 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let wanted = !found.interrupted && !arguments.no_validation && !evolution.replayed;
     if wanted && let Evaluator::Workers(workers) = &mut search.into_evaluator() {
         progress.at(1.0, "validating the elite");
-        validate(&mut evolution, &mut record, workers)?;
+        if let Err(error) = validate(&mut evolution, &mut record, workers) {
+            // What the search found is kept all the same.
+            drop(progress);
+            record.ended_early = Some(error.to_string());
+            finish(record, evolution, &found, &folder, json)?;
+            output::note(&resume_words(&folder));
+            return Err(error);
+        }
     }
     drop(progress);
     if let Some(path) = plans {
@@ -179,6 +186,7 @@ impl Arguments {
 
     /// A new search, or the one in the folder that is to be resumed.
     fn begin(&self, budget: Option<Budget>, nvrtc: Option<&Path>) -> Result<Begun> {
+        let provenance = Provenance::capture(rayon::current_num_threads());
         let resumed = self.resume.as_deref().map(Journal::resume).transpose()?;
         let recording = self.recording()?;
         let header = match &resumed {
@@ -187,7 +195,6 @@ impl Arguments {
         };
         let family = Family::find(&header.kernel)?;
         let restriction = Restriction::parse(family, &header.restriction)?;
-        let provenance = Provenance::capture(rayon::current_num_threads());
         let provenance = if family.file.is_some() && recording.is_none() { provenance.with_cuda() } else { provenance };
         let (header, evaluator, space) = match recording {
             Some(recording) => {

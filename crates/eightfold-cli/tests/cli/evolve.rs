@@ -103,13 +103,14 @@ fn what_cannot_be_searched() {
     insta::assert_snapshot!(all);
 }
 
-/// Starts, waits a while, kills without warning. Whether there was still something to kill.
+/// Starts, waits a while, kills without warning. Whether there was still something to kill; else it must have ended well.
 fn killed_after(command: &mut Command, wait: Duration) -> bool {
     let mut child: Child = command.spawn().unwrap();
     std::thread::sleep(wait);
     let ended = child.try_wait().unwrap().is_some();
     let _ = child.kill();
-    child.wait().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(!ended || output.status.code() == Some(0), "{}", stderr(&output));
     !ended
 }
 

@@ -14,12 +14,17 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The name of a journal inside its search's folder.
 pub const JOURNAL_FILE: &str = "journal.log";
 
 /// The version of the format.
 pub const SCHEMA: u32 = 1;
+
+/// How often, and after which time, a journal that is in use is looked at again.
+const LOCK_TRIES: usize = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(50);
 
 /// What a search is: everything that its course follows from, but the outcomes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,7 +130,16 @@ impl Journal {
     }
 
     fn locked(self) -> Result<Journal> {
-        match self.file.try_lock() {
+        // A process that a killed search was just starting holds the lock until it is started.
+        let mut locked = self.file.try_lock();
+        for _ in 0..LOCK_TRIES {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(LOCK_WAIT);
+            locked = self.file.try_lock();
+        }
+        match locked {
             Ok(()) => Ok(self),
             Err(TryLockError::WouldBlock) => Err(Error::invalid(
                 "resume",

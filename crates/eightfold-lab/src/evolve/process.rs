@@ -10,6 +10,8 @@ use std::thread::JoinHandle;
 pub(super) struct Process {
     child: Child,
     complaints: Option<JoinHandle<String>>,
+    /// How it ended, once it and its group are gone: their number may be another's by then.
+    gone: Option<Option<ExitStatus>>,
 }
 
 /// A command that a shell runs.
@@ -31,43 +33,45 @@ impl Process {
             return Err(std::io::Error::other("its pipes cannot be opened"));
         };
         let complaints = std::thread::spawn(move || last_line(complaints));
-        Ok((Process { child, complaints: Some(complaints) }, input, output))
+        Ok((Process { child, complaints: Some(complaints), gone: None }, input, output))
     }
 
     /// Ends it and everything that it started, and says how it ended.
     pub fn kill(&mut self) -> Option<ExitStatus> {
+        if let Some(status) = self.gone {
+            return status;
+        }
         // One that ended by itself tells how; its children may still be there.
         let ended = self.child.try_wait().ok().flatten();
         if cfg!(unix) {
             // The standard library kills a process, not its group; a shell's own kill does.
-            let kill = format!("kill -KILL -- -{}", self.child.id());
+            let kill = format!("kill -s KILL -- -{}", self.child.id());
             let _ = shell(&kill).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         if ended.is_none() {
             let _ = self.child.kill();
         }
-        self.child.wait().ok()
+        let status = self.child.wait().ok();
+        self.gone = Some(status);
+        status
     }
 
     /// How it ended, and its last words; only of one that closed its standard output.
     pub fn obituary(&mut self) -> String {
-        let ended = self.wait_a_moment();
-        let status = ended.or_else(|| self.kill());
-        let how = status.map_or("it is gone".into(), |status| in_words(&status));
-        self.kill();
+        self.wait_a_moment();
+        let how = self.kill().map_or("it is gone".into(), |status| in_words(&status));
         let words = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         if words.is_empty() { how } else { format!("{how}: {words}") }
     }
 
     /// One that closed its output is about to end.
-    fn wait_a_moment(&mut self) -> Option<ExitStatus> {
+    fn wait_a_moment(&mut self) {
         for _ in 0..200 {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        None
     }
 }
 
