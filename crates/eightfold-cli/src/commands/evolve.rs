@@ -195,7 +195,6 @@ impl Arguments {
         };
         let family = Family::find(&header.kernel)?;
         let restriction = Restriction::parse(family, &header.restriction)?;
-        let provenance = if family.file.is_some() && recording.is_none() { provenance.with_cuda() } else { provenance };
         let (header, evaluator, space) = match recording {
             Some(recording) => {
                 let replays = Some(recording.fingerprint().to_string());
@@ -224,6 +223,9 @@ impl Arguments {
                 (header, Evaluator::Workers(workers), space)
             }
         };
+        // After the workers: a device that serves one process at a time is theirs.
+        let on_device = family.file.is_some() && matches!(evaluator, Evaluator::Workers(_));
+        let provenance = if on_device { provenance.with_cuda() } else { provenance };
         let (journal, contents, folder) = match (resumed, &self.resume) {
             (Some((journal, contents)), Some(folder)) => (journal, Some(contents), folder.clone()),
             _ => {

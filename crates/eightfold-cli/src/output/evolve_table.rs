@@ -51,7 +51,8 @@ fn restricted(restriction: &str) -> String {
     if restriction.is_empty() { String::new() } else { format!(", restricted to {restriction}") }
 }
 
-fn elite(evolution: &Evolution) -> String {
+/// The best, what they gained, and what they are.
+pub fn elite(evolution: &Evolution) -> String {
     let mut table = table(&["elite", "trial", "searched", "validated", "95 % interval", "verdict"], true);
     for (rank, member) in evolution.elite.iter().enumerate() {
         let EliteMember { trial, searched, validated, outcome, summary, .. } = member;

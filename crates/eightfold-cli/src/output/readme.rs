@@ -1,7 +1,7 @@
 //! The numbers in the README are those of the records under `results/`, and nothing else.
 
-use super::ladder_table;
 use super::numbers::{NONE, ratio, time};
+use super::{evolve_table, ladder_table};
 use eightfold::{Problem, Shape, cpu};
 use eightfold_lab::gates::Gate;
 use eightfold_lab::record::{Group, Kind, Record};
@@ -116,6 +116,10 @@ fn the_readme_shows_what_the_records_hold() {
         if !causal {
             expected.extend(["mission", "long"].iter().flat_map(|name| evolution(named(&record, name))));
         }
+        expected.push(folder);
+    }
+    for (folder, record) in records(Kind::Evolve, false) {
+        expected.push(evolve_table::elite(record.evolution.as_ref().unwrap()));
         expected.push(folder);
     }
     expected.extend(records(Kind::Run, true).into_iter().map(|(folder, _)| folder));

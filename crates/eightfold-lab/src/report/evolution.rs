@@ -51,7 +51,8 @@ fn convergence(evolution: &Evolution) -> Option<Markup> {
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * up.position(value);
     let number = chart::number;
     let content = html! {
-        @for value in across.ticks() {
+        // There is no half of a trial.
+        @for value in across.ticks().into_iter().filter(|value| value.fract() == 0.0) {
             @let at = number(x(value as usize));
             line .grid x1=(at) x2=(at) y1=(number(TOP)) y2=(number(BOTTOM)) {}
             text .tick x=(at) y=(number(BOTTOM + 26.0)) { (chart::plain(value)) }
