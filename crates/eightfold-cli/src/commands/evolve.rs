@@ -134,10 +134,7 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let mut search =
         Search::new(header.clone(), space.clone(), Some((journal, contents)), evaluator, mutator).with_budget(budget);
     let mut progress = Bar::new();
-    let found = search.run(stop, &mut progress).map_err(|error| {
-        output::note(&resume_words(&folder));
-        error
-    })?;
+    let found = search.run(stop, &mut progress).inspect_err(|_| output::note(&resume_words(&folder)))?;
     let mut record = Record { thresholds: arguments.thresholds()?, ..Record::new(Kind::Evolve, provenance) };
     record.ended_early = found.interrupted.then(|| found.ended.clone());
     let mut evolution = Evolution::new(&header, budget, &space, &found);

@@ -349,3 +349,91 @@ impl LaneThread {
         }))
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::evolve::protocol::VERSION;
+    use crate::gates::Thresholds;
+
+    fn task() -> Task {
+        Task {
+            version: VERSION,
+            kernel: "cpu".into(),
+            shape: "1,1,16,8".into(),
+            causal: false,
+            seed: 1,
+            baseline: None,
+            thresholds: Thresholds::embedded(),
+        }
+    }
+
+    /// A worker made of shell: it is ready, and then does this with every request.
+    fn scripted(device: &str, each: &str) -> Start {
+        Start::Shell(format!(
+            r#"read -r task
+            echo '{{"ready": {{"device": "{device}", "source_hash": "s", "baseline": "b"}}}}'
+            while read -r line; do
+                trial=$(echo "$line" | sed 's/.*"trial":\([0-9]*\).*/\1/')
+                {each}
+                echo "{{\"examined\": {{\"trial\": $trial, \"fate\": {{\"kind\": \"hung\", \"seconds\": $trial}}, \"evidence\": {{}}, \"device_s\": 0}}}}"
+            done"#
+        ))
+    }
+
+    fn started(starts: &[Start]) -> Result<Workers> {
+        Workers::start(starts, &task(), Duration::from_secs(20))
+    }
+
+    fn outcome(workers: &mut Workers, request: Request) -> Result<Fate> {
+        assert!(workers.submit(&request));
+        loop {
+            if let Some(examined) = workers.wait(Duration::from_secs(1))? {
+                assert_eq!(examined.trial, request.trial);
+                return Ok(examined.fate);
+            }
+        }
+    }
+
+    fn request(trial: usize) -> Request {
+        Request { trial, variant: "cpu".into(), best: 1.0, ..Request::default() }
+    }
+
+    #[test]
+    fn one_that_dies_of_what_it_compiled_ahead_is_asked_again_alone() {
+        let mut workers = started(&[scripted("d", r#"case $line in *ahead*) exit 9;; esac"#)]).unwrap();
+        let ahead = vec!["cpu:lanes".to_string()];
+        assert_eq!(outcome(&mut workers, Request { ahead, ..request(3) }), Ok(Fate::Hung { seconds: 3.0 }));
+        assert_eq!(outcome(&mut workers, request(4)), Ok(Fate::Hung { seconds: 4.0 }));
+    }
+
+    #[test]
+    fn an_answer_to_another_question_ends_the_worker_and_a_new_one_takes_over() {
+        let mut workers = started(&[scripted("d", "[ $trial = 1 ] && trial=7")]).unwrap();
+        let said = outcome(&mut workers, request(1)).unwrap().to_string();
+        assert_eq!(said, "crashed: it answered another question");
+        assert_eq!(outcome(&mut workers, request(2)), Ok(Fate::Hung { seconds: 2.0 }));
+    }
+
+    #[test]
+    fn workers_must_be_alike() {
+        let error = started(&[scripted("one", ":"), scripted("two", ":")]).err().unwrap().to_string();
+        assert!(error.contains("is two with sources s, and the first is one with s"), "{error}");
+        let refused = r#"read -r task; echo '{"refused": "there is no device"}'"#;
+        let error = started(&[Start::Shell(refused.into())]).err().unwrap().to_string();
+        assert!(error.contains("there is no device"), "{error}");
+    }
+
+    #[test]
+    fn one_that_does_not_come_back_ends_the_search_with_the_reason() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("started");
+        let Start::Shell(script) = scripted("d", "exit 1") else { panic!("a shell") };
+        let once = format!("[ -e '{0}' ] && {{ echo gone >&2; exit 4; }}; touch '{0}'\n{script}", file.display());
+        let mut workers = started(&[Start::Shell(once)]).unwrap();
+        assert_eq!(outcome(&mut workers, request(0)).unwrap().failure(), Some("crashed"));
+        let error = outcome(&mut workers, request(1)).unwrap_err().to_string();
+        assert!(error.contains("it ended before it was ready: exit code 4: gone"), "{error}");
+        assert!(workers.wait(Duration::from_secs(1)).is_err());
+    }
+}
