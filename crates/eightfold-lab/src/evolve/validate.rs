@@ -10,7 +10,7 @@ use crate::measure::{Contestant, Race, Raced, Samples};
 use crate::record::{Entry, Timing};
 use crate::verdict::RESOLUTION;
 use eightfold::quantize::Quantizer;
-use eightfold::{Error, Result, Variant};
+use eightfold::{Error, FAMILIES, Result, Variant};
 
 /// Rounds at the very most, and the time after which there are no more.
 const MOST_ROUNDS: usize = 160;
@@ -32,7 +32,8 @@ pub fn validate(
     let cases = prepare_all(&cases, &Quantizer::new(problem.input_format()), &task.thresholds.correctness.reference)?;
     let mut candidates = vec![baseline.clone()];
     for text in &validation.variants {
-        candidates.push(Candidate { name: text.clone(), variant: text.parse::<Variant>()? });
+        let variant: Variant = text.parse()?;
+        candidates.push(Candidate { name: difference(&baseline.variant, &variant), variant });
     }
     let examination = Examination {
         shape: &task.shape,
@@ -121,6 +122,14 @@ pub fn validate(
     Ok(Validated { group, comparisons })
 }
 
+/// The knobs in which a variant differs from the baseline: the name by which a reader knows it.
+fn difference(baseline: &Variant, variant: &Variant) -> String {
+    let knobs = FAMILIES.iter().filter(|family| family.name == variant.kernel()).flat_map(|family| family.knobs);
+    let set = knobs.filter_map(|knob| Some((knob.name, variant.knob(knob.name)?)));
+    let changed = set.filter(|(knob, value)| baseline.knob(knob).as_ref() != Some(value));
+    changed.map(|(knob, value)| format!("{knob}={value}")).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +156,9 @@ mod tests {
             assert!(entry.timing.as_ref().unwrap().summary.iterations >= 500, "{}", entry.name);
             assert!(entry.cases.iter().all(|case| case.origin.contains("seed 7")), "{}", entry.cases[0].origin);
         }
-        assert_eq!(comparisons[0].candidate.name, "cpu:lanes");
+        let names = [0, 1].map(|place: usize| comparisons[place].candidate.name.as_str());
+        assert_eq!(names, ["simd=portable", "tile_keys=64"]);
+        assert!(comparisons[0].candidate.implementation.starts_with("cpu:numbers=f32,simd=portable,"));
         assert!(comparisons[0].speed_up.unwrap().ratio > 1.0, "{}", comparisons[0].summary);
         assert!(comparisons.iter().all(|one| one.itself.is_some() && one.required_gain == RESOLUTION));
     }

@@ -45,7 +45,9 @@ pub fn render(evolution: &Evolution) -> Markup {
 /// Every candidate with a time, and the best so far; none where nothing was timed.
 fn convergence(evolution: &Evolution) -> Option<Markup> {
     let speed_ups = || evolution.trials.iter().filter_map(|trial| trial.fate.speed_up());
-    let up = Scale::of_points(speed_ups().chain([1.0]))?;
+    // From zero: what matters is near the top, and how far below it the others are.
+    let best = speed_ups().reduce(f64::max)?;
+    let up = Scale::Linear { from: 0.0, to: 1.05 * best.max(1.0) };
     let across = Scale::Linear { from: 0.0, to: evolution.trials.len().max(2) as f64 - 1.0 };
     let x = |trial: usize| LEFT + (RIGHT - LEFT) * across.position(trial as f64);
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * up.position(value);
@@ -75,10 +77,9 @@ fn convergence(evolution: &Evolution) -> Option<Markup> {
         @if let Some(path) = best_line(evolution, &x, &y) { path .best d=(path) {} }
         line .axis x1=(number(LEFT)) x2=(number(RIGHT)) y1=(number(BOTTOM)) y2=(number(BOTTOM)) {}
         text .axis-title x=(number((LEFT + RIGHT) / 2.0)) y=(number(BOTTOM + 46.0)) {
-            "trial; upwards: speed-up over the baseline, logarithmic"
+            "trial; upwards: speed-up over the baseline"
         }
     };
-    let best = speed_ups().fold(0.0, f64::max);
     let label = format!(
         "Speed-up of every candidate over the course of the search, and the best so far, which ends at {} after {}",
         numbers::ratio(best),
@@ -117,22 +118,22 @@ fn best_line(evolution: &Evolution, x: &dyn Fn(usize) -> f64, y: &dyn Fn(f64) ->
 
 fn elite(evolution: &Evolution) -> Markup {
     let columns = [
-        table::words("variant"),
-        table::numbers("trial"),
+        table::words("trial"),
         table::numbers("searched"),
         table::numbers("validated"),
         table::numbers("95 % interval"),
         table::words("verdict"),
+        table::words("variant"),
     ];
     let row = |member: &EliteMember| {
         let EliteMember { variant, trial, searched, validated, outcome, summary } = member;
         vec![
-            table::text(variant),
             table::text(trial.to_string()),
             table::text(numbers::ratio(*searched)),
             table::optional(*validated, |found| numbers::ratio(found.ratio)),
             table::optional(*validated, |found| format!("{:.3} to {:.3}", found.lower, found.upper)),
             outcome.map_or_else(|| table::text(summary), words::badge),
+            table::text(variant),
         ]
     };
     let rows = evolution.elite.iter().map(row).collect();
