@@ -27,6 +27,8 @@ pub struct Torch {
     version: String,
     cuda: Option<String>,
     threads: usize,
+    /// A hash of the problem and the inputs that are on the GPU.
+    pub(super) on_cuda: Option<u64>,
 }
 
 impl Torch {
@@ -50,7 +52,7 @@ impl Torch {
         let version = version.ok_or_else(|| worker.error("it gave no version".into()))?.to_string();
         let cuda = hello.get("cuda").and_then(|name| name.as_str()).map(str::to_string);
         worker.set_fix(FIX_ONCE_RUNNING);
-        Ok(Torch { worker, scratch, version, cuda, threads })
+        Ok(Torch { worker, scratch, version, cuda, threads, on_cuda: None })
     }
 
     /// PyTorch's own version.

@@ -8,8 +8,6 @@ mod space;
 mod stages;
 
 use super::Arch;
-#[doc(no_inline)]
-pub use super::Specialisation;
 pub use choose::choose;
 pub use config::{Banks, Config, Copy, Exp, HEAD_DIMS, KNOBS, Pv, Qk, Schedule, Softmax};
 pub use launch::{Prepared, Tile, TileDump};
