@@ -15,13 +15,16 @@
 #   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
 #   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
 #   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
+#   evolve     each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
 #   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
 #   PYTHON     the Python that has PyTorch [default: python3]
-#   KERNELS    the kernels whose stages are built, gated, timed and sanitised [default: ladder hopper]
+#   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
+#   SURVEY     how long each random survey lasts [default: 15s]
+#   SEARCH     how long each guided search lasts, without its validation [default: 15s]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
 #
 # Exits with 0 if everything holds, 1 if a gate failed or a tool found an error, 2 on a mistake.
@@ -36,7 +39,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship profile plant sanitizer"
+all="doctor build run odd ladder bench flagship profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -157,6 +160,25 @@ section_profile() {
 section_plant() {
     EIGHTFOLD=$eightfold job plant scripts/plant.sh "$out/records" ladder:unpack --shape mission
     cat "$out/log/plant.txt"
+}
+
+# The survey shows what the space is like, for replays; the search is what a user would run. Both keep to a part of the
+# space around the plan's choice, so that the survey is not too thin. Plans that are installed on this machine count for
+# neither.
+section_evolve() {
+    local kernel shape name
+    for kernel in $kernels; do
+        local space=softmax=fused
+        [ "$kernel" = hopper ] && space=linear=8,rescale=lazy
+        for shape in mission long 4,16,4096,128; do
+            name=$kernel-$shape
+            local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --restrict "$space")
+            job "survey-$name" "${evolve[@]}" --policy random --budget "${SURVEY:-15s}" --ahead 16 --no-validation \
+                --out "$out/surveys/$name"
+            job "search-$name" "${evolve[@]}" --budget "${SEARCH:-15s}" --ahead 16 --out "$out/searches/$name"
+            cut -c1-200 "$out/log/search-$name.txt"
+        done
+    done
 }
 
 sanitizer_program() {

@@ -1,6 +1,8 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
-use crate::commands::{attend, bench, compare, contestant, doctor, explain, ladder, ledger, profile, report, run};
+use crate::commands::{
+    attend, bench, compare, contestant, doctor, evolve, explain, ladder, ledger, profile, report, run, worker,
+};
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -52,6 +54,15 @@ pub enum Command {
     /// The profile gate asks for tensor cores that are busy at least 50 % of the time and device memory that is busy less
     /// than 50 %: a stage whose ledger entry claims that the tensor cores bound it fails without; for others it is a finding.
     Profile(profile::Arguments),
+    /// Search a kernel's knobs for what is faster than the plan's choice
+    ///
+    /// Every candidate runs in a worker process and meets the rules, the compiler, the resource gate, the correctness gate
+    /// on inputs of its own, and the clock, in this order. Every outcome is in the journal before the search goes on:
+    /// whatever ends it, --resume continues it. Ctrl-C finishes the candidate in hand. At the end the elite is timed
+    /// against the baseline, 500 runs each on fresh inputs, for a verdict.
+    Evolve(evolve::Arguments),
+    /// Serve a search on standard input and output; evolve starts it
+    Worker(worker::Arguments),
     /// Show what every stage was expected to bring, and what it brought
     Ledger(ledger::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment

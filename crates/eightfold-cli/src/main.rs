@@ -2,6 +2,7 @@
 
 mod arguments;
 mod commands;
+mod interrupt;
 mod output;
 mod progress;
 mod threads;
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
         Some(Command::Compare(own)) => commands::compare::execute(&own, nvrtc, json),
         Some(Command::Profile(own)) => commands::profile::execute(&own, nvrtc, json),
         Some(Command::Contestant(arguments)) => commands::contestant::execute(&arguments),
+        Some(Command::Evolve(own)) => commands::evolve::execute(&own, nvrtc, json),
+        Some(Command::Worker(arguments)) => commands::worker::execute(&arguments),
         Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),

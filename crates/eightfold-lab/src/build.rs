@@ -68,14 +68,15 @@ pub fn toggles((head_dim, mask, candidates): &Settings, arch: Arch, compile: Com
 
 /// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong
 /// shows again where the kernel is used.
-pub fn ahead(candidates: &[Candidate], cases: &[Case], arch: Arch) {
+pub fn ahead<'a>(candidates: &[Candidate], cases: impl IntoIterator<Item = &'a Case>, arch: Arch) {
+    let cases: Vec<&Case> = cases.into_iter().collect();
     let Ok(compiler) = Compiler::find() else { return };
-    programs(candidates, cases, arch).par_iter().for_each(|(program, target)| {
+    programs(candidates, &cases, arch).par_iter().for_each(|(program, target)| {
         let _ = compiler.compile(program, *target);
     });
 }
 
-fn programs(candidates: &[Candidate], cases: &[Case], arch: Arch) -> Vec<(Program, Arch)> {
+fn programs(candidates: &[Candidate], cases: &[&Case], arch: Arch) -> Vec<(Program, Arch)> {
     let mut seen = HashSet::new();
     let mut programs = Vec::new();
     for candidate in candidates {

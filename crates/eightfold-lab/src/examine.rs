@@ -128,6 +128,14 @@ impl Examination<'_> {
         Examined { group, lost }
     }
 
+    /// The resource gate alone, for a candidate that is compiled at run time; none for others.
+    pub fn resources(&self, candidate: &Candidate) -> Option<gates::Built> {
+        candidate.on_gpu().then(|| match OnDevice::new(self) {
+            Ok(device) => device.resources(candidate),
+            Err(error) => gates::Built::unavailable(error),
+        })
+    }
+
     fn gate(&self, candidate: &Candidate) -> Entry {
         let check = |cases: &[Case]| self.check(candidate, cases);
         if self.max_gate_seconds.is_infinite() || self.cases.len() < 2 {

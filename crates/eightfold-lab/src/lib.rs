@@ -5,6 +5,7 @@ pub mod build;
 pub mod compare;
 pub mod dump;
 pub mod errors;
+pub mod evolve;
 pub mod examine;
 pub mod gates;
 pub mod inputs;

@@ -170,7 +170,7 @@ impl Machine {
         let found =
             [("avx2+fma+f16c", features.avx2), ("avx512", features.avx512), ("avx512-vnni", features.avx512_vnni)];
         Machine {
-            cpu: cpu_name(),
+            cpu: eightfold::cpu::name().into(),
             features: found.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             os: match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
@@ -180,20 +180,6 @@ impl Machine {
             arch: std::env::consts::ARCH.into(),
         }
     }
-}
-
-fn cpu_name() -> String {
-    let linux = || {
-        let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-        let line = text.lines().find(|line| line.starts_with("model name"))?;
-        Some(line.split_once(':')?.1.trim().to_string())
-    };
-    let mac = || {
-        let output = Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
-        Some(String::from_utf8(output.stdout).ok()?.trim().to_string())
-    };
-    let windows = || std::env::var("PROCESSOR_IDENTIFIER").ok();
-    linux().or_else(mac).or_else(windows).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
 /// A moment, to the second.

@@ -2,6 +2,7 @@
 
 use crate::bound::Bound;
 use crate::compare::Comparison;
+use crate::evolve::Evolution;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
 use crate::measure::{Cache, Conditions, Samples, Summary, Timer};
 use crate::profile::Profiled;
@@ -30,6 +31,8 @@ pub enum Kind {
     Compare,
     /// What Nsight Compute counted for chosen variants.
     Profile,
+    /// A search of a kernel's knobs.
+    Evolve,
 }
 
 impl fmt::Display for Kind {
@@ -41,6 +44,7 @@ impl fmt::Display for Kind {
             Kind::Build => "build",
             Kind::Compare => "compare",
             Kind::Profile => "profile",
+            Kind::Evolve => "evolve",
         })
     }
 }
@@ -67,6 +71,9 @@ pub struct Record {
     /// The verdicts of a comparison.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
+    /// The search that was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evolution: Option<Evolution>,
     /// Why the run ended before its end; what is recorded was done before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
@@ -260,6 +267,7 @@ impl Record {
             builds: Vec::new(),
             toggles: Vec::new(),
             comparisons: Vec::new(),
+            evolution: None,
             ended_early: None,
         }
     }

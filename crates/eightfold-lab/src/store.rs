@@ -1,6 +1,7 @@
 //! Where results live on disk: written whole or not at all.
 
-use crate::record::Record;
+use crate::provenance::TimeUtc;
+use crate::record::{Kind, Record};
 use eightfold::{Error, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -41,6 +42,21 @@ impl Store {
             }
             cannot_write(&self.folder, &error)
         })
+    }
+
+    /// Makes the folder of a run that fills it as it goes, `<UTC time>-<kind>`, and returns its path.
+    pub fn claim(&self, time_utc: &TimeUtc, kind: Kind) -> Result<PathBuf> {
+        let name = format!("{}-{kind}", time_utc.compact());
+        let claimed = fs::create_dir_all(&self.folder).and_then(|()| {
+            let names = std::iter::once(name.clone()).chain((2..).map(|count| format!("{name}-{count}")));
+            let mut made = names.map(|name| self.folder.join(name)).map(|path| (fs::create_dir(&path), path));
+            // Another run of the same second has the name.
+            let taken =
+                |made: &io::Result<()>| made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            let (made, path) = made.find(|(made, _)| !taken(made)).expect("there is no end of names");
+            made.map(|()| path)
+        });
+        claimed.map_err(|error| cannot_write(&self.folder, &error))
     }
 
     /// Replaces a record that [`Store::write`] wrote by a longer one of the same run.
@@ -157,7 +173,6 @@ fn cannot_write(path: &Path, error: &io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::provenance::Provenance;
-    use crate::record::{Kind, Record};
 
     fn record() -> Record {
         Record::new(Kind::Ladder, Provenance::capture(1))
@@ -189,6 +204,16 @@ mod tests {
         assert_ne!(first, second);
         assert!(second.parent().unwrap().to_str().unwrap().ends_with("-ladder-2"));
         assert_eq!(names(place.path()).len(), 2);
+    }
+
+    #[test]
+    fn every_run_has_a_folder_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().join("runs")).unwrap();
+        let time = record().provenance.time_utc;
+        let folders = [(); 3].map(|()| store.claim(&time, Kind::Evolve).unwrap());
+        assert!(folders.iter().all(|folder| folder.is_dir()) && folders[0] != folders[1]);
+        assert!(folders[2].to_str().unwrap().ends_with("-evolve-3"), "{}", folders[2].display());
     }
 
     #[test]

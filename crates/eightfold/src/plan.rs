@@ -3,6 +3,7 @@
 use crate::cpu;
 use crate::cuda::{self, Operands};
 use crate::error::{Error, Result};
+use crate::installed::{self, Installed};
 use crate::output::Output;
 use crate::problem::Problem;
 use crate::tensor::{Dims, Fp8Tensor};
@@ -42,18 +43,34 @@ pub struct RunReport {
 
 impl Plan {
     /// The fastest variant that this machine can run for the problem: on its CUDA device if there is one that can, else
-    /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for.
+    /// on the CPU. With `EIGHTFOLD_DEVICE=cpu` in the environment no device is looked for. What was [`installed`] for a
+    /// kernel, the problem and the device goes before what is chosen for that kernel by rule.
     ///
     /// Scales and codes are known only when the plan runs: where they do not suit the device's kernel, another does, and
     /// where they suit none (blocks of scales that no tile divides) the CPU computes.
     pub fn new(problem: &Problem) -> Result<Self> {
+        Plan::choose(problem, &installed::find)
+    }
+
+    /// What [`Plan::new`] would be if nothing were installed.
+    pub fn shipped(problem: &Problem) -> Result<Self> {
+        Plan::choose(problem, &|_, _, _| None)
+    }
+
+    fn choose(problem: &Problem, find: installed::Find) -> Result<Self> {
         let mut considered: Vec<Considered> = cpu::candidates(problem)
             .into_iter()
             .map(|(config, chosen, reason)| Considered { variant: Variant::Cpu(config), chosen, reason })
             .collect();
         considered.sort_by_key(|candidate| !candidate.chosen);
+        if let Some(choice) = find(&installed::cpu_device(), problem, "cpu")
+            && let Variant::Cpu(config) = &choice.variant
+            && config.check_machine().is_ok()
+        {
+            prefer(&mut considered, choice);
+        }
         let Variant::Cpu(best_on_cpu) = considered[0].variant else { unreachable!("candidates of the CPU") };
-        let on_device = cuda::choose(problem)?;
+        let on_device = cuda::choose(problem, find)?;
         let is_chosen = on_device.iter().any(|candidate| candidate.chosen);
         let fallback = is_chosen.then_some(best_on_cpu);
         if is_chosen {
@@ -169,6 +186,18 @@ impl Plan {
     }
 }
 
+/// Puts what was installed before what would have been chosen.
+fn prefer(considered: &mut Vec<Considered>, choice: &Installed) {
+    considered.retain(|candidate| candidate.chosen || candidate.variant != choice.variant);
+    if considered[0].variant == choice.variant {
+        considered.remove(0);
+    } else {
+        considered[0].chosen = false;
+        considered[0].reason = format!("what would run if nothing were installed: {}", considered[0].reason);
+    }
+    considered.insert(0, Considered { variant: choice.variant, chosen: true, reason: choice.reason() });
+}
+
 /// Whether the knobs suit each other and the problem: on this machine's device, or without one on any architecture.
 fn check_on_device(config: &cuda::Config, problem: &Problem) -> Result<()> {
     let check = |arch| config.check_problem(problem, &Operands::hoped(problem), arch);
@@ -202,5 +231,37 @@ impl std::iter::Sum for RunReport {
             total += report;
             total
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Shape;
+
+    #[test]
+    fn what_is_installed_goes_before_what_is_chosen_by_rule() {
+        let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+        let by_rule = |variant: &str, chosen| Considered {
+            variant: variant.parse().unwrap(),
+            chosen,
+            reason: "the widest".into(),
+        };
+        let choice = |variant: &str| Installed {
+            device: "here".into(),
+            problem: problem.to_string(),
+            variant: variant.parse().unwrap(),
+            note: "1.10×, found by a search".into(),
+        };
+        let rules = [by_rule("cpu:lanes", true), by_rule("cpu:baseline", false), by_rule("cpu:queue", false)];
+        for (variant, left) in [("cpu:baseline", 3), ("cpu:poly-exp", 4), ("cpu:lanes", 3)] {
+            let mut considered = rules.to_vec();
+            prefer(&mut considered, &choice(variant));
+            assert_eq!((considered.len(), considered.iter().filter(|one| one.chosen).count()), (left, 1), "{variant}");
+            assert_eq!(considered[0].variant, choice(variant).variant);
+            assert!(considered[0].reason.contains("1.10×") && considered[0].reason.contains("EIGHTFOLD_PLANS=off"));
+            let told = considered[1].reason == "what would run if nothing were installed: the widest";
+            assert_eq!(told, variant != "cpu:lanes");
+        }
     }
 }

@@ -7,7 +7,8 @@ use clap::Args;
 use eightfold::cpu::Features;
 use eightfold::cuda::compile::{Compiler, Tried};
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Result};
+use eightfold::{Error, Result, installed};
+use eightfold_lab::numbers::counted;
 use eightfold_lab::peers::Torch;
 use eightfold_lab::provenance::{Checkout, Provenance};
 use eightfold_lab::store::Store;
@@ -80,6 +81,7 @@ fn examine(arguments: &Arguments) -> Vec<Finding> {
         nvrtc(),
     ];
     findings.extend(kernel_cache());
+    findings.extend(plans());
     findings.extend(tools::ALL.iter().map(tool));
     findings.extend([torch(&arguments.python), git(), records(&arguments.out)]);
     findings
@@ -96,6 +98,14 @@ fn build() -> Finding {
     );
     let fix = (!release).then(|| "build with `cargo build --release`: other builds are slower".into());
     Finding { fix, ..Finding::new("eightfold", release, detail) }
+}
+
+/// What a search installed, where anything is.
+fn plans() -> Option<Finding> {
+    let path = installed::file().filter(|path| path.exists())?;
+    let count = installed::read(&path).len();
+    let detail = format!("{} in {}", counted(count, "choice", "choices"), path.display());
+    Some(Finding::new("installed plans", true, detail))
 }
 
 fn gpu() -> Finding {

@@ -7,6 +7,9 @@ pub mod compare_data;
 pub mod compare_document;
 pub mod compare_table;
 #[cfg(test)]
+pub mod evolve_data;
+pub mod evolve_table;
+#[cfg(test)]
 mod fixed_data;
 pub mod gates_table;
 mod gpu_ladder_table;

@@ -1,7 +1,7 @@
 //! The numbers in the README are those of the records under `results/`, and nothing else.
 
-use super::ladder_table;
 use super::numbers::{NONE, ratio, time};
+use super::{evolve_table, ladder_table};
 use eightfold::{Problem, Shape, cpu};
 use eightfold_lab::compare::Comparison;
 use eightfold_lab::gates::{Gate, Outcome};
@@ -178,12 +178,13 @@ fn the_readme_shows_what_the_records_hold() {
         expected.push(folder);
     }
     for (folder, record) in all_records() {
-        match record.kind {
-            Kind::Compare if record.comparisons.len() > 1 => expected.extend([tries_row(&record), folder]),
-            Kind::Profile => {
+        match (record.kind, &record.evolution) {
+            (Kind::Compare, _) if record.comparisons.len() > 1 => expected.extend([tries_row(&record), folder]),
+            (Kind::Profile, _) => {
                 expected.extend(record.groups.iter().flat_map(|group| group.entries.iter().filter_map(profile_row)));
                 expected.push(folder);
             }
+            (_, Some(search)) => expected.extend([evolve_table::elite(search), folder]),
             _ => {}
         }
     }

@@ -3,6 +3,7 @@
 mod attend;
 mod bad_input;
 mod compare;
+mod evolve;
 mod gpu;
 mod jobs;
 mod killed;

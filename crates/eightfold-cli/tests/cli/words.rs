@@ -12,6 +12,8 @@ fn help() {
         "bench -h",
         "compare --help",
         "profile --help",
+        "evolve --help",
+        "worker -h",
         "ledger -h",
         "report -h",
         "attend --help",

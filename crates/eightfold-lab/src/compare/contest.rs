@@ -3,8 +3,8 @@
 use super::{Comparison, Judged, judge};
 use crate::bound::{Bound, Peaks};
 use crate::gates::{Gate, GateReport, Outcome, Thresholds};
-use crate::measure::{Contestant, Manner, Method, Race, Raced, Samples};
-use crate::record::{Entry, Group, Timing};
+use crate::measure::{Cache, Contestant, Manner, Method, Race, Raced, Samples};
+use crate::record::{Entry, Group, ProblemRecord, Timing};
 
 /// A comparison of slow variants has fewer rounds, so that it ends in about this time.
 const MOST_SECONDS: f64 = 60.0;
@@ -48,7 +48,7 @@ impl Contest<'_> {
             }
         };
         let Judged { outcome, summary, speed_up, itself, .. } = look(&samples);
-        let unsound = conditions.differed().or_else(|| impossible(comparison, &samples, self));
+        let unsound = conditions.differed().or_else(|| impossible(&comparison.problem, &samples, manner.cache, on_gpu));
         (comparison.outcome, comparison.summary) = unsound.map_or((outcome, summary), |why| (Outcome::Invalid, why));
         comparison.speed_up = speed_up;
         comparison.itself = itself;
@@ -58,8 +58,8 @@ impl Contest<'_> {
 }
 
 /// Why a time cannot be, if one is below what the device can do.
-fn impossible(comparison: &Comparison, samples: &[Samples], contest: &Contest) -> Option<String> {
-    let bound = Bound::of(&comparison.problem, &Peaks::here(contest.on_gpu)?, contest.manner.cache)?;
+pub(crate) fn impossible(problem: &ProblemRecord, samples: &[Samples], cache: Cache, on_gpu: bool) -> Option<String> {
+    let bound = Bound::of(problem, &Peaks::here(on_gpu)?, cache)?;
     let p50_us = samples.iter().filter_map(Samples::summary).map(|summary| summary.p50_us).reduce(f64::min)?;
     bound.impossible(p50_us)
 }

@@ -4,7 +4,7 @@ use super::contest::{Contest, note, unfinished};
 use super::{Comparison, Side};
 use crate::examine::{Candidate, Examination, Examined};
 use crate::gates::{Case, Gate, GateReport, Outcome, Thresholds};
-use crate::measure::{Contestant, Manner, Plant, Rotation, Samples, contestants};
+use crate::measure::{Contestant, Manner, Plant, Rotation, Samples, contestant};
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use eightfold::{Error, Problem, Result};
@@ -122,9 +122,7 @@ impl Live<'_> {
             let nothing = || Error::invalid("compare", "there are no inputs", "give a shape");
             let inputs = Rotation::of(self.cases, entry).ok_or_else(nothing)?;
             comparison.inputs = inputs.len();
-            // By graph replay where there is one: the first timer.
-            let lane = contestants(candidate, inputs, self.manner.cache, plant)?.into_iter().next();
-            field.push(lane.ok_or_else(nothing)?);
+            field.push(contestant(candidate, inputs, self.manner.cache, plant)?);
         }
         comparison.timer = Some(field[0].0);
         let [a, b, c] = &mut field[..] else { unreachable!("three lanes were made") };

@@ -10,6 +10,7 @@ mod serve;
 mod simulation;
 
 pub use binaries::{Binaries, BinariesCompared};
+pub(crate) use contest::impossible;
 pub use decision::{Judged, judge};
 pub use live::{Compared, Live};
 pub use records::{RecordSide, compare_records};

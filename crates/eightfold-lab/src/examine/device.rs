@@ -51,6 +51,14 @@ impl<'a> OnDevice<'a> {
         entry
     }
 
+    /// The compiler's and the resource gate's word on the first case.
+    pub fn resources(&self, candidate: &Candidate) -> Built {
+        match (candidate.variant.on_device(), self.examination.cases.first()) {
+            (Some(config), Some(case)) => self.build(&config, case),
+            _ => Built::unavailable("it does not run on a GPU"),
+        }
+    }
+
     /// The cases that no rule keeps the config from, and the first rule that does.
     fn possible(&self, config: &Config) -> (Vec<&Case>, Option<Error>) {
         let mut restriction = None;

@@ -59,6 +59,16 @@ pub fn contestants<'a>(
     }
 }
 
+/// The contestant of a variant with its first timer: by graph replay where there is one.
+pub fn contestant<'a>(
+    candidate: &Candidate,
+    inputs: Rotation<'a>,
+    cache: Cache,
+    plant: Option<Plant>,
+) -> Result<(Timer, Box<dyn Contestant + 'a>)> {
+    Ok(contestants(candidate, inputs, cache, plant)?.swap_remove(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

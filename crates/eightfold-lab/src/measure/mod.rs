@@ -12,7 +12,7 @@ mod samples;
 mod watch;
 
 pub use conditions::{Conditions, GpuConditions};
-pub use contestants::{Plant, contestants};
+pub use contestants::{Plant, contestant, contestants};
 pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub(crate) use flush::flush_bytes;
 pub use interleave::{Interleaved, Measured, SoFar, interleave};

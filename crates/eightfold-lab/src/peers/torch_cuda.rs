@@ -28,14 +28,8 @@ pub enum Backend {
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Backend; 6] = [
-        Backend::Math,
-        Backend::Efficient,
-        Backend::Flash,
-        Backend::Cudnn,
-        Backend::TritonFp8,
-        Backend::CudnnFp8,
-    ];
+    pub const ALL: [Backend; 6] =
+        [Backend::Math, Backend::Efficient, Backend::Flash, Backend::Cudnn, Backend::TritonFp8, Backend::CudnnFp8];
 
     /// What tables call it.
     pub fn name(self) -> &'static str {

@@ -2,10 +2,14 @@
 
 use super::Source;
 use crate::errors::ErrorStats;
+use crate::evolve::{
+    Budget, Depth, EliteMember, Evidence, Evolution, Fate, Insight, Operator, Origin, Policy, Spent, Trial,
+};
 use crate::gates::{Build, CaseReport, Check, Gate, GateReport, Outcome, RunCounts};
 use crate::measure::{Samples, Timer};
 use crate::provenance::{Checkout, Gpu, Machine, Provenance, TimeUtc};
 use crate::record::{BuildEntry, BuildGroup, Entry, Group, Kind, Record, Timing};
+use crate::verdict::SpeedUp;
 use eightfold::{Problem, Shape};
 
 fn provenance() -> Provenance {
@@ -138,5 +142,67 @@ pub fn builds() -> Source {
     let mut source = source(Kind::Build, Vec::new());
     let entries = vec![fits, too_large];
     source.record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, entries });
+    source
+}
+
+/// A search of four candidates: the baseline, a better one, a failure, a slower one.
+pub fn evolution() -> Source {
+    let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+    let trial = |index, variant: &str, operator, fate| Trial {
+        index,
+        variant: variant.into(),
+        origin: Origin { operator, used: Vec::new(), parents: Vec::new(), insight: None, source: None },
+        fate,
+        evidence: Evidence::default(),
+        device_s: 0.5,
+        at_s: 1.0,
+    };
+    let measured = |speed_up| Fate::Measured { speed_up, p50_us: 1600.0, timing: Depth::Full };
+    let member = |trial, variant: &str, validated, outcome| EliteMember {
+        trial,
+        variant: variant.into(),
+        searched: 1.1,
+        validated,
+        outcome,
+        summary: "it is the baseline".into(),
+    };
+    let found = SpeedUp { ratio: 1.08, lower: 1.07, upper: 1.1, rounds: 60 };
+    let mut source = source(Kind::Evolve, Vec::new());
+    source.record.evolution = Some(Evolution {
+        kernel: "cpu".into(),
+        source_hash: "0123456789abcdef".into(),
+        device: "A CPU, 2 threads".into(),
+        shape: "mission".into(),
+        problem: (&problem).into(),
+        baseline: "cpu:tile_keys=256".into(),
+        seed: 8,
+        policy: Policy::Elite,
+        restriction: "exp=poly".into(),
+        settings: 768,
+        points: 624,
+        budget: Budget::parse("4 trials").unwrap(),
+        spent: Spent { trials: 4, wall_s: 4.0, device_s: 2.0, stale: 2 },
+        ended: "4 trials were made".into(),
+        replayed: false,
+        trials: vec![
+            trial(0, "cpu:tile_keys=256", Operator::Baseline, measured(1.0)),
+            trial(1, "cpu:tile_keys=512", Operator::Mutation, measured(1.11)),
+            trial(2, "cpu:exp=exact", Operator::Crossover, Fate::Wrong { reason: "made up".into() }),
+            trial(3, "cpu:tile_keys=128", Operator::Sample, measured(0.96)),
+        ],
+        insights: vec![Insight {
+            name: "tile_keys 256 → 512".into(),
+            seen: 12,
+            speed_up: Some(1.08),
+            followed: 3,
+            hits: 1,
+        }],
+        mutator: None,
+        elite: vec![
+            member(1, "cpu:tile_keys=512", Some(found), Some(Outcome::Pass)),
+            member(0, "cpu:tile_keys=256", None, None),
+        ],
+        installed: None,
+    });
     source
 }

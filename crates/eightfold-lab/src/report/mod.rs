@@ -5,6 +5,7 @@ mod comparisons;
 mod distributions;
 mod environment;
 mod errors;
+mod evolution;
 mod group;
 mod ladder;
 mod page;

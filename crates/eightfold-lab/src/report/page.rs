@@ -1,6 +1,6 @@
 //! The frame of the page: head, style, the order of the sections.
 
-use super::{Source, comparisons, environment, group, resources, roofline, summary, words};
+use super::{Source, comparisons, environment, evolution, group, resources, roofline, summary, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// Part of the page, so that it needs nothing beside it.
@@ -49,10 +49,12 @@ fn record(index: usize, source: &Source) -> Markup {
                 (record.kind.to_string()) " on " (words::device(record)) ", " (record.provenance.time_utc.to_string())
             }
             @let nothing = record.groups.is_empty() && record.builds.is_empty() && record.toggles.is_empty();
-            @if nothing && record.comparisons.is_empty() {
+            @if nothing && record.comparisons.is_empty() && record.evolution.is_none() {
                 p { "This record holds no results." }
             }
-            @if let Some(verdicts) = comparisons::render(&record.comparisons) {
+            @if let Some(search) = &record.evolution {
+                (evolution::render(search))
+            } @else if let Some(verdicts) = comparisons::render(&record.comparisons) {
                 section .group { h3 { "Comparison" } (verdicts) }
             }
             @for each in &record.groups { (group::render(each, record.kind)) }

@@ -1,6 +1,6 @@
 //! The page as a whole: what it says, that it is whole, and that nothing in a record can break it.
 
-use super::fixed_data::{builds, entry, group, ladder, source};
+use super::fixed_data::{builds, entry, evolution, group, ladder, source};
 use super::{Source, render};
 use crate::record::{Entry, Kind};
 
@@ -26,6 +26,23 @@ fn skeleton(html: &str) -> String {
 #[test]
 fn what_the_page_says() {
     insta::assert_snapshot!(skeleton(&render(&[ladder(), builds()])));
+}
+
+#[test]
+fn a_search_is_shown_with_its_course_its_elite_and_its_insights() {
+    let page = render(&[evolution()]);
+    let text = skeleton(&page);
+    let from = text.find("### The search").unwrap();
+    let to = text.find("### Environment").unwrap();
+    insta::assert_snapshot!(&text[from..to]);
+    // The line begins at the first that was timed and rises at each that was better.
+    let path = page.split("class=\"best\" d=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!((path.matches('M').count(), path.matches('V').count()), (1, 1), "{path}");
+    let mut nothing = evolution();
+    let search = nothing.record.evolution.as_mut().unwrap();
+    (search.trials, search.elite, search.insights) = (Vec::new(), Vec::new(), Vec::new());
+    let page = render(&[nothing]);
+    assert!(page.contains("Nothing was learned") && !page.contains("NaN"));
 }
 
 #[test]

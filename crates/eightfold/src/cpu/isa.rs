@@ -2,6 +2,8 @@
 
 use super::config::Simd;
 use crate::error::{Error, Result};
+use std::process::Command;
+use std::sync::OnceLock;
 
 /// What was found on this CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,24 @@ impl Features {
         #[cfg(not(target_arch = "x86_64"))]
         Features { avx2: false, avx512: false, avx512_vnni: false }
     }
+}
+
+/// The CPU's own name, `unknown` where the system does not tell.
+pub fn name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let linux = || {
+            let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_string())
+        };
+        let mac = || {
+            let output = Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
+            Some(String::from_utf8(output.stdout).ok()?.trim().to_string())
+        };
+        let windows = || std::env::var("PROCESSOR_IDENTIFIER").ok();
+        linux().or_else(mac).or_else(windows).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    })
 }
 
 /// The widest SIMD level of this machine.

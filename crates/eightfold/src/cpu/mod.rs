@@ -20,7 +20,7 @@ mod units;
 
 pub(crate) use choose::{candidates, describe};
 pub use config::{Config, Exp, KNOBS, Numbers, Schedule, Simd};
-pub use isa::Features;
+pub use isa::{Features, name};
 pub use stages::{STAGES, Stage, find as find_stage};
 
 use crate::error::Result;

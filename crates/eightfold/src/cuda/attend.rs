@@ -7,10 +7,11 @@ use super::kernel::Kernel;
 use super::tensor::{DeviceOutput, DeviceTensor};
 use super::{Arch, Operands, hopper, ladder};
 use crate::error::{Error, Result};
+use crate::installed;
 use crate::output::Output;
 use crate::plan::{Considered, RunReport};
 use crate::problem::Problem;
-use crate::tensor::{Fp8Tensor, Layout};
+use crate::tensor::{Fp8Format, Fp8Tensor, Layout};
 use crate::variant::Variant;
 use std::sync::OnceLock;
 
@@ -34,9 +35,15 @@ pub fn attention_on(
 ) -> Result<()> {
     let device = stream.device();
     let operands = Operands::of(q, k, v);
+    let installed = |kernel| installed_config(device, problem, kernel, &installed::find).map(|(config, _)| config);
+    let installed = ["hopper", "ladder"].into_iter().filter_map(installed).filter(|config| reads(config, v.layout()));
+    let by_rule = candidates(problem, &operands, device.arch(), device.info().multiprocessors);
+    let mut candidates: Vec<Config> = installed.chain(by_rule).collect();
+    // What is installed goes first among those of its kernel.
+    candidates.sort_by_key(|config| matches!(config, Config::Ladder(_)));
     // The first that serves and compiles; if none does, the first says why.
     let mut refusal = None;
-    for config in candidates(problem, &operands, device.arch(), device.info().multiprocessors) {
+    for config in candidates {
         let serves = config.check_problem(problem, &operands, device.arch());
         match serves.and_then(|()| Prepared::new(device, problem, &config, q, k, v)) {
             Ok(mut prepared) => return prepared.launch(stream, q, k, v, output),
@@ -44,6 +51,16 @@ pub fn attention_on(
         }
     }
     Err(refusal.unwrap_or_else(|| Error::unavailable("CUDA", "no kernel was considered", "use the cpu kernel")))
+}
+
+/// Whether a kernel reads values as they lie: the hopper kernel puts them in order itself.
+fn reads(config: &Config, layout: Layout) -> bool {
+    match config {
+        Config::Hopper(_) => true,
+        Config::Ladder(_) => {
+            layout != Layout::BhdsExchanged && config.value_layout().is_transposed() == layout.is_transposed()
+        }
+    }
 }
 
 /// What may run with tensors like these, the best first.
@@ -90,11 +107,11 @@ fn ladder_candidates(problem: &Problem, multiprocessors: usize, layout: Layout) 
 /// understood.
 ///
 /// `EIGHTFOLD_DEVICE=cpu` in the environment keeps to the CPU.
-pub(crate) fn choose(problem: &Problem) -> Result<Vec<Considered>> {
+pub(crate) fn choose(problem: &Problem, find: installed::Find) -> Result<Vec<Considered>> {
     let value = std::env::var_os(DEVICE_VARIABLE);
     let outcome = match is_kept_to_cpu(value.as_deref().map(|value| value.to_string_lossy()).as_deref())? {
         true => Err(format!("{DEVICE_VARIABLE}=cpu is set, which keeps to the CPU")),
-        false => choose_on_device(problem).map_err(|error| error.to_string()),
+        false => choose_on_device(problem, find).map_err(|error| error.to_string()),
     };
     Ok(outcome.unwrap_or_else(|reason| {
         let (config, _) = hopper::choose(problem, &Operands::hoped(problem), USUAL_MULTIPROCESSORS);
@@ -106,7 +123,7 @@ pub(crate) fn choose(problem: &Problem) -> Result<Vec<Considered>> {
 const USUAL_MULTIPROCESSORS: usize = 132;
 
 /// The configs for a problem on this machine's device, and why; or why none can.
-fn choose_on_device(problem: &Problem) -> Result<Vec<Considered>> {
+fn choose_on_device(problem: &Problem, find: installed::Find) -> Result<Vec<Considered>> {
     let device = Device::default()?;
     if let Some(loss) = device.loss() {
         return Err(loss);
@@ -115,31 +132,76 @@ fn choose_on_device(problem: &Problem) -> Result<Vec<Considered>> {
     let compiler = Compiler::find()?;
     // The tensors are known when the plan runs; these suit every tile.
     let operands = Operands::hoped(problem);
-    let here =
-        |reason: &str| format!("{} ({arch}) is there, {} compiles for it; {reason}", info.name, compiler.version());
-
-    let mut considered = Vec::new();
-    if let Ok(target) = hopper::target(arch) {
+    let mut candidates: Vec<(Config, String)> = Vec::new();
+    if hopper::target(arch).is_ok() {
+        candidates.extend(installed_config(&device, problem, "hopper", find));
         let (config, reason) = hopper::choose(problem, &operands, info.multiprocessors);
-        let fits = config.check_problem(problem, &operands, arch);
-        let compiles =
-            || Kernel::get(&device, &operands.specialisation(problem).program(config), target).map(|_| here(&reason));
-        let outcome = fits.and_then(|()| compiles());
-        let chosen = outcome.is_ok();
-        let reason = outcome.unwrap_or_else(|error| error.to_string());
-        considered.push(Considered { variant: Variant::Hopper(config), chosen, reason });
+        candidates.push((config.into(), reason));
     }
+    candidates.extend(installed_config(&device, problem, "ladder", find));
     let (config, reason) = ladder::choose(problem, info.multiprocessors);
-    let fits = Config::Ladder(config).check_problem(problem, &operands, arch);
-    let is_second = considered.iter().any(|first| first.chosen);
-    let reason = match &fits {
-        Err(error) => error.to_string(),
-        Ok(()) if is_second => format!("where the hopper kernel does not suit the tensors: {reason}"),
-        Ok(()) => here(reason),
-    };
-    considered.push(Considered { variant: Variant::Ladder(config), chosen: fits.is_ok() && !is_second, reason });
+    candidates.push((config.into(), reason.into()));
+    candidates.dedup_by_key(|(config, _)| *config);
+
+    let here = format!("{} ({arch}) is there, {} compiles for it", info.name, compiler.version());
+    let fits = |config: &Config| config.check_problem(problem, &operands, arch);
+    Ok(consider(candidates, &here, &fits, &|config| compiles(&device, problem, &operands, config)))
+}
+
+/// What becomes of candidates, the best first: the first that fits and compiles is chosen, and others that fit say when they
+/// would run. What is chosen goes first.
+fn consider(
+    candidates: Vec<(Config, String)>,
+    here: &str,
+    fits: &dyn Fn(&Config) -> Result<()>,
+    compiles: &dyn Fn(&Config) -> Result<()>,
+) -> Vec<Considered> {
+    let mut considered: Vec<Considered> = Vec::new();
+    for (config, reason) in candidates {
+        let variant = Variant::from(config);
+        let before = considered.iter().find(|one| one.chosen).map(|one| one.variant.kernel());
+        let outcome = match before {
+            None => fits(&config).and_then(|()| compiles(&config)).map(|()| format!("{here}; {reason}")),
+            Some(kernel) if kernel == variant.kernel() => {
+                fits(&config).map(|()| format!("what would run if nothing were installed: {reason}"))
+            }
+            Some(kernel) => {
+                fits(&config).map(|()| format!("where the {kernel} kernel does not suit the tensors: {reason}"))
+            }
+        };
+        let chosen = before.is_none() && outcome.is_ok();
+        let reason = outcome.unwrap_or_else(|error| error.to_string());
+        considered.push(Considered { variant, chosen, reason });
+    }
     considered.sort_by_key(|candidate| !candidate.chosen);
-    Ok(considered)
+    considered
+}
+
+/// Whether the compiler knows the instructions of a kernel: an old one may not know the hopper kernel's.
+fn compiles(device: &Device, problem: &Problem, operands: &Operands, config: &Config) -> Result<()> {
+    match config {
+        Config::Ladder(_) => Ok(()),
+        Config::Hopper(_) => {
+            let program = operands.specialisation(problem).program(*config);
+            Kernel::get(device, &program, config.target(device.arch())?).map(|_| ())
+        }
+    }
+}
+
+/// What was installed for a problem on this device and a kernel, if it can still run there and is as exact as the problem
+/// asks for, and why it runs. Searches have inputs in E4M3, so it is for those.
+fn installed_config(
+    device: &Device,
+    problem: &Problem,
+    kernel: &str,
+    find: installed::Find,
+) -> Option<(Config, String)> {
+    let choice = find(&device.info().name, problem, kernel)?;
+    let config = choice.variant.on_device()?;
+    let exact = choice.variant.accuracy().is_none_or(|accuracy| accuracy == problem.accuracy());
+    let alike = exact && problem.input_format() == Fp8Format::E4m3;
+    let fits = alike && config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok();
+    fits.then(|| (config, choice.reason()))
 }
 
 /// What the variable says; an error if it is something that is not understood.
@@ -212,6 +274,37 @@ mod tests {
         assert_eq!(is_kept_to_cpu(Some("cpu")), Ok(true));
         let error = is_kept_to_cpu(Some("gpu")).unwrap_err().to_string();
         assert!(error.starts_with("EIGHTFOLD_DEVICE: `gpu` is not understood; "), "{error}");
+    }
+
+    #[test]
+    fn what_is_installed_goes_before_the_rule_of_its_kernel_and_a_refusal_passes_it_on() {
+        let config = |text: &str| text.parse::<Variant>().unwrap().on_device().unwrap();
+        let [searched, fast, copied, staged] =
+            [config("hopper:fast,flight=1"), config("hopper:fast"), config("ladder:unpack"), config("ladder")];
+        let told = [(searched, "installed"), (fast, "tall tiles"), (copied, "installed too"), (staged, "pipelined")];
+        let told = || told.iter().map(|(config, reason)| (*config, reason.to_string())).collect();
+        let refused = |refused: &'static [&str]| {
+            move |config: &Config| match refused.contains(&Variant::from(*config).kernel()) {
+                true => Err(Error::unavailable("it", "no", "mend it")),
+                false => Ok(()),
+            }
+        };
+        let considered = |unfit, uncompiled| consider(told(), "a GPU", &refused(unfit), &refused(uncompiled));
+        let words = |considered: &[Considered]| -> Vec<(Config, bool, String)> {
+            considered.iter().map(|one| (one.variant.on_device().unwrap(), one.chosen, one.reason.clone())).collect()
+        };
+        let all = words(&considered(&[], &[]));
+        assert_eq!(all[0], (searched, true, "a GPU; installed".into()));
+        assert_eq!(all[1], (fast, false, "what would run if nothing were installed: tall tiles".into()));
+        let second = "where the hopper kernel does not suit the tensors: installed too";
+        assert_eq!(all[2], (copied, false, second.into()));
+        for (unfit, uncompiled) in [(&["hopper"][..], &[][..]), (&[], &["hopper"])] {
+            let without = words(&considered(unfit, uncompiled));
+            assert_eq!(without[0], (copied, true, "a GPU; installed too".into()));
+            assert_eq!(without[1], (searched, false, "it is not available: no; mend it".into()));
+            assert_eq!(without[3], (staged, false, "what would run if nothing were installed: pipelined".into()));
+        }
+        assert!(considered(&["hopper", "ladder"], &[]).iter().all(|one| !one.chosen));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Kernels that are compiled and loaded, each once per process and device.
 
 use super::arch::Arch;
-use super::compile::{Compiler, Cubin, Program};
+use super::compile::{self, Compiler, Cubin, Program};
 use super::driver::{Device, Function, Module};
 use crate::error::Result;
 use std::collections::HashMap;
@@ -18,7 +18,8 @@ pub(crate) struct Kernel {
     cubin: Cubin,
 }
 
-type Key = (usize, Arch, Program);
+/// The device, the architecture, the program, and the text that stands for its file, if one does.
+type Key = (usize, Arch, Program, Option<Arc<str>>);
 
 impl Kernel {
     /// The kernel of a program on a device, compiled for its architecture or a special form of it: from memory, else
@@ -26,7 +27,7 @@ impl Kernel {
     pub(crate) fn get(device: &Device, program: &Program, arch: Arch) -> Result<Arc<Kernel>> {
         static LOADED: OnceLock<Mutex<HashMap<Key, Arc<Kernel>>>> = OnceLock::new();
         let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (device.info().ordinal, arch, program.clone());
+        let key = (device.info().ordinal, arch, program.clone(), compile::replacement(program.file));
         if let Some(kernel) = loaded().get(&key) {
             return Ok(kernel.clone());
         }

@@ -26,6 +26,7 @@ use fingerprint::Key;
 use rayon::prelude::*;
 use search::Environment;
 use source::Source;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -154,6 +155,38 @@ fn searched() -> &'static Search {
     })
 }
 
+/// The text of a file under `kernels/`.
+pub fn source_text(file: &str) -> Option<&'static str> {
+    source::text(file)
+}
+
+/// Texts that stand for files under `kernels/` in this process.
+static REPLACED: Mutex<BTreeMap<String, Arc<str>>> = Mutex::new(BTreeMap::new());
+
+/// Lets a text stand for a file under `kernels/` in everything that this process compiles from now on, or ends that. For
+/// trying a changed kernel on a bench of its own; kernels that are loaded stay what they are.
+pub fn replace_source(file: &str, text: Option<&str>) {
+    let mut replaced = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+    match text {
+        Some(text) => drop(replaced.insert(file.into(), text.into())),
+        None => drop(replaced.remove(file)),
+    }
+}
+
+/// What stands for a file, if anything does.
+pub(crate) fn replacement(file: &str) -> Option<Arc<str>> {
+    REPLACED.lock().unwrap_or_else(PoisonError::into_inner).get(file).cloned()
+}
+
+/// A hash of a file under `kernels/` with every header that it reaches, in hexadecimal.
+pub fn source_fingerprint(file: &str) -> String {
+    let hash = |source: Source<'_>| {
+        let fields = source.files().flat_map(|(name, text)| [name, text]);
+        fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish() as u64
+    };
+    format!("{:016x}", Source::embedded(file).map_or(0, hash))
+}
+
 impl Compiler {
     /// The first NVRTC that can be found and loaded. The search runs once per process.
     pub fn find() -> Result<&'static Compiler> {
@@ -195,7 +228,10 @@ impl Compiler {
 
     /// Compiles, or takes the result from the cache.
     pub fn compile(&self, program: &Program, arch: Arch) -> Result<Cubin> {
-        self.compile_source(&Source::embedded(program.file)?, program, arch)
+        match replacement(program.file) {
+            Some(text) => self.compile_text(&text, program, arch),
+            None => self.compile_source(&Source::embedded(program.file)?, program, arch),
+        }
     }
 
     /// Compiles this text in place of the program's file; it may include the headers under `kernels/`.
@@ -335,6 +371,19 @@ mod tests {
             assert!(!must_name_it || named.clone().next().is_some(), "{file} must name {wheel}");
             assert!(named.all(|rest| rest.starts_with(wheel)), "{file} must name {wheel} and no other version");
         }
+    }
+
+    #[test]
+    fn a_replaced_source_is_compiled_in_its_place_until_it_is_taken_back() {
+        let Ok(compiler) = Compiler::find() else { return };
+        let file = "quantize/quantize.cu";
+        let program = Program { file, entry: "replaced", defines: Vec::new(), dynamic_shared_bytes: 0 };
+        assert!(compiler.compile(&program, Arch::Sm90).is_err());
+        replace_source(file, Some("extern \"C\" __global__ void replaced(float* x) { *x = 1; }"));
+        assert_eq!(compiler.compile(&program, Arch::Sm90).map(|cubin| cubin.entry), Ok("replaced".into()));
+        replace_source(file, None);
+        assert!(compiler.compile(&program, Arch::Sm90).is_err());
+        assert!(source_text(file).unwrap().contains("__global__") && source_text("none").is_none());
     }
 
     #[test]

@@ -49,6 +49,11 @@ static EMBEDDED: &Table<'static> = embedded![
     "quantize/quantize.cu",
 ];
 
+/// The text of a file under `kernels/`.
+pub(super) fn text(name: &str) -> Option<&'static str> {
+    find(EMBEDDED, name)
+}
+
 /// A source with every header that it reaches, and no other: what is not reached must not change its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source<'a> {
