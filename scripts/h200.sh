@@ -162,8 +162,9 @@ section_plant() {
     cat "$out/log/plant.txt"
 }
 
-# The survey shows what the space is like, for replays; the search is what a user would run. Both leave out what every
-# measurement so far spoke against. Plans that are installed on this machine count for neither.
+# The survey shows what the space is like, for replays; the search is what a user would run. Both keep to a part of the
+# space around the plan's choice, so that the survey is not too thin. Plans that are installed on this machine count for
+# neither.
 section_evolve() {
     local kernel shape name
     for kernel in $kernels; do
