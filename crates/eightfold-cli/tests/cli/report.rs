@@ -12,7 +12,7 @@ fn record(name: &str) -> PathBuf {
 const GPU_LADDER: &str = "20261115T090438Z-ladder";
 const GPU_RUN: &str = "20261115T090744Z-run";
 const GPU_BUILD: &str = "20261115T085441Z-build";
-const TRIES: &str = "20261115T112245Z-compare";
+const TRIES: &str = "20261115T124608Z-compare";
 const CPU_BENCH: &str = "20261115T064134Z-bench";
 
 /// What a page may weigh at most.
