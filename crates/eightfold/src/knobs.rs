@@ -1,6 +1,7 @@
-//! What the knobs of every kernel have in common: named values, a description for people and for searches, named configs.
+//! What the knobs of every kernel have in common: named values, a description for people and for searches, named configs,
+//! a form as text.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::suggest;
 use std::iter;
 
@@ -78,7 +79,79 @@ macro_rules! knob_values {
                 position.map(|index| Self::ALL[index]).ok_or_else(|| $crate::suggest::unknown($name, text, Self::NAMES))
             }
         }
+
+        impl $crate::knobs::KnobValue for $knob {
+            fn read(_: &str, text: &str, _: &str) -> $crate::Result<Self> {
+                text.parse()
+            }
+        }
     };
 }
 
 pub(crate) use knob_values;
+
+/// What a knob may be, read from text.
+pub(crate) trait KnobValue: Sized {
+    /// `fix` is what a person should do about a number that is none.
+    fn read(knob: &str, text: &str, fix: &str) -> Result<Self>;
+}
+
+impl KnobValue for usize {
+    fn read(knob: &str, text: &str, fix: &str) -> Result<Self> {
+        text.parse().map_err(|_| Error::invalid(knob, format!("`{text}` is not a number"), fix))
+    }
+}
+
+/// Gives a `Config`, beside its `KNOBS`, `stages::find` and `check`, its form as text: every knob by name, and back.
+macro_rules! config_text {
+    (numbers: $fix:literal; $($knob:ident),+ $(,)?) => {
+        impl Config {
+            /// The same config with one knob set from text.
+            pub fn with_knob(mut self, knob: &str, value: &str) -> $crate::Result<Self> {
+                match knob {
+                    $(stringify!($knob) => self.$knob = $crate::knobs::KnobValue::read(knob, value, $fix)?,)+
+                    _ => {
+                        let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
+                        return Err($crate::suggest::unknown("knob", knob, &names));
+                    }
+                }
+                Ok(self)
+            }
+
+            /// The value of a knob as text; none if there is no such knob.
+            pub fn knob(&self, name: &str) -> Option<String> {
+                Some(match name {
+                    $(stringify!($knob) => self.$knob.to_string(),)+
+                    _ => return None,
+                })
+            }
+        }
+
+        /// `knob=value,…`, every knob in the order of [`KNOBS`].
+        impl std::fmt::Display for Config {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let knobs = KNOBS.iter().map(|knob| format!("{}={}", knob.name, self.knob(knob.name).unwrap_or_default()));
+                f.write_str(&knobs.collect::<Vec<_>>().join(","))
+            }
+        }
+
+        /// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults; a stage may be followed by knobs.
+        impl std::str::FromStr for Config {
+            type Err = $crate::Error;
+
+            fn from_str(text: &str) -> $crate::Result<Self> {
+                let mut config = Config::default();
+                for part in text.split(',').filter(|part| !part.is_empty()) {
+                    config = match part.split_once('=') {
+                        Some((knob, value)) => config.with_knob(knob, value)?,
+                        None => stages::find(part)?.config,
+                    };
+                }
+                config.check()?;
+                Ok(config)
+            }
+        }
+    };
+}
+
+pub(crate) use config_text;

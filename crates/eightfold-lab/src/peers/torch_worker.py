@@ -123,7 +123,20 @@ class CudaAttention:
         return {}
 
 
-class Sdpa:
+class Kernel:
+    """What a peer must give: a context, a launch (`attend`), and what is done to its result."""
+
+    def context(self):
+        return torch.inference_mode()
+
+    def poison(self, result):
+        result.fill_(float("nan"))
+
+    def values(self, result):
+        return result.float()
+
+
+class Sdpa(Kernel):
     """A backend of scaled_dot_product_attention, in bf16."""
 
     def __init__(self, backend, inputs, options):
@@ -139,14 +152,8 @@ class Sdpa:
     def attend(self):
         return torch.nn.functional.scaled_dot_product_attention(*self.inputs, **self.options)
 
-    def poison(self, result):
-        result.fill_(float("nan"))
 
-    def values(self, result):
-        return result.float()
-
-
-class Fp8Kernel:
+class Fp8Kernel(Kernel):
     """A kernel on FP8 inputs with one scale for each tensor, that writes to a place of its own."""
 
     def __init__(self, inputs, options):
@@ -155,9 +162,6 @@ class Fp8Kernel:
             raise ValueError("written for as many queries as keys, and as many heads")
         self.causal, self.scale = options["is_causal"], options["scale"]
         self.tensors, self.scales = zip(*(to_fp8(part) for part in (q, k, v)))
-
-    def context(self):
-        return torch.inference_mode()
 
     def attend(self):
         return self.launch()
@@ -180,12 +184,6 @@ class TritonFp8(Fp8Kernel):
         for launch in launchers:
             launch()
         self.launch = min(launchers, key=lambda launch: min(between_events(launch) for _ in range(5)))
-
-    def poison(self, result):
-        result.fill_(float("nan"))
-
-    def values(self, result):
-        return result.float()
 
 
 class CudnnFp8(Fp8Kernel):

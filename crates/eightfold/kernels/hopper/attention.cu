@@ -277,12 +277,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
         shared.write_ones();
-        sync_numbered(READY, THREADS);
+        sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
         for_each_place(problem,
                        [&](int place, int round) { Attend(problem, place, shared, ring, threadIdx.x).run(round % 2); });
-        if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_numbered(2, 2 * WARPGROUP);
+        if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

@@ -31,7 +31,7 @@ __device__ inline void store_part(const Attention& problem, const Work& work, co
 // Whether this block's part is the last of the unit's to be done. Every computing thread.
 __device__ inline bool is_last_part(const Attention& problem, const Work& work, int thread) {
     __threadfence();
-    sync_numbered(1, WARPGROUPS * WARPGROUP);
+    sync_threads_of_role<1, WARPGROUPS * WARPGROUP>();
     int last = 0;
     if (thread == 0) {
         last = atomicAdd(problem.tickets + work.unit, 1) + 1 == static_cast<unsigned>(problem.splits);

@@ -64,10 +64,7 @@ __device__ inline void take_registers() {
 __device__ inline void let_next_launch_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_last_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// bar.sync and bar.arrive on a numbered barrier, for as many threads of the block.
-__device__ inline void sync_numbered(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
+// bar.arrive on a numbered barrier, at which as many threads of the block meet.
 __device__ inline void arrive_numbered(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

@@ -4,10 +4,7 @@ use super::choose;
 use super::isa;
 use super::stages;
 use crate::error::{Error, Result};
-use crate::knobs::{Knob, knob_values};
-use crate::suggest;
-use std::fmt;
-use std::str::FromStr;
+use crate::knobs::{Knob, config_text, knob_values};
 
 /// One setting of the CPU kernel's knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,49 +130,9 @@ impl Config {
     }
 }
 
-/// `knob=value,…`, every knob in the order of [`KNOBS`].
-impl fmt::Display for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { numbers, simd, exp, schedule, tile_queries, tile_keys } = self;
-        write!(
-            f,
-            "numbers={numbers},simd={simd},exp={exp},schedule={schedule},tile_queries={tile_queries},tile_keys={tile_keys}"
-        )
-    }
-}
-
-/// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults.
-impl FromStr for Config {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let mut config = Config::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let Some((knob, value)) = part.split_once('=') else {
-                config = stages::find(part)?.config;
-                continue;
-            };
-            let size = || {
-                value.parse().map_err(|_| {
-                    Error::invalid(knob, format!("`{value}` is not a number"), "write a whole number of rows or keys")
-                })
-            };
-            match knob {
-                "numbers" => config.numbers = value.parse()?,
-                "simd" => config.simd = value.parse()?,
-                "exp" => config.exp = value.parse()?,
-                "schedule" => config.schedule = value.parse()?,
-                "tile_queries" => config.tile_queries = size()?,
-                "tile_keys" => config.tile_keys = size()?,
-                _ => {
-                    let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
-                    return Err(suggest::unknown("knob", knob, &names));
-                }
-            }
-        }
-        config.check()?;
-        Ok(config)
-    }
+config_text! {
+    numbers: "write a whole number of rows or keys";
+    numbers, simd, exp, schedule, tile_queries, tile_keys
 }
 
 #[cfg(test)]

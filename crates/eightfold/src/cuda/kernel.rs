@@ -3,7 +3,7 @@
 use super::arch::Arch;
 use super::compile::{self, Compiler, Cubin, Program};
 use super::driver::{Device, Function, Module};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -57,6 +57,33 @@ impl Kernel {
             function.allow_dynamic_shared(program.dynamic_shared_bytes)?;
         }
         Ok(Kernel { module, function, cubin })
+    }
+
+    /// The same, and how many of its blocks a multiprocessor holds: an error if none. `variant` and `fix` are for whoever
+    /// reads that.
+    pub(crate) fn get_fitting(
+        device: &Device,
+        program: &Program,
+        arch: Arch,
+        threads: usize,
+        variant: &str,
+        fix: &str,
+    ) -> Result<(Arc<Kernel>, usize)> {
+        let kernel = Kernel::get(device, program, arch)?;
+        let shared = program.dynamic_shared_bytes;
+        match kernel.function().blocks_per_multiprocessor(threads, shared)? {
+            0 => Err(Error::unavailable(
+                variant,
+                format!(
+                    "a block of {threads} threads with {} registers each and {shared} bytes of shared memory fits no \
+                     multiprocessor of {}",
+                    kernel.cubin.resources.registers,
+                    device.info().name
+                ),
+                fix,
+            )),
+            blocks => Ok((kernel, blocks)),
+        }
     }
 
     /// The program's function.

@@ -3,6 +3,7 @@
 use super::compile::Program;
 use super::family::Config;
 use super::{hopper, ladder};
+use crate::error::{Error, Result};
 use crate::problem::{Mask, OutputFormat, Problem};
 use crate::tensor::{Fp8Format, Granularity};
 
@@ -44,6 +45,18 @@ impl Specialisation {
             value_blocks: blocks(values),
             dump: false,
         }
+    }
+
+    /// Whether a kernel that was prepared for these can take tensors that need `other`, whatever is dumped.
+    pub(super) fn check_same(&self, other: Specialisation) -> Result<()> {
+        if (Specialisation { dump: self.dump, ..other }) == *self {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "scales",
+            "their granularity is another than that of the tensors the kernel was prepared for",
+            "prepare the kernel for these tensors",
+        ))
     }
 
     /// The program for these knobs.

@@ -3,12 +3,9 @@
 use super::stages;
 use crate::cuda::{Arch, Operands};
 use crate::error::{Error, Result};
-use crate::knobs::{Knob, knob_values};
+use crate::knobs::{Knob, config_text, knob_values};
 use crate::problem::{Accuracy, Problem};
-use crate::suggest;
 use crate::tensor::Granularity;
-use std::fmt;
-use std::str::FromStr;
 
 /// One setting of the hopper kernel's knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -360,57 +357,6 @@ impl Config {
         }
         Ok(())
     }
-
-    /// The same config with one knob set from text.
-    pub fn with_knob(mut self, knob: &str, value: &str) -> Result<Self> {
-        let number = || {
-            value
-                .parse()
-                .map_err(|_| Error::invalid(knob, format!("`{value}` is not a number"), "write a whole number"))
-        };
-        match knob {
-            "warpgroups" => self.warpgroups = number()?,
-            "tile_keys" => self.tile_keys = number()?,
-            "stages" => self.stages = number()?,
-            "scores" => self.scores = value.parse()?,
-            "weights" => self.weights = value.parse()?,
-            "linear" => self.linear = number()?,
-            "promote" => self.promote = number()?,
-            "sums" => self.sums = value.parse()?,
-            "row_sum" => self.row_sum = value.parse()?,
-            "rescale" => self.rescale = value.parse()?,
-            "split_keys" => self.split_keys = value.parse()?,
-            "launch" => self.launch = value.parse()?,
-            "order" => self.order = value.parse()?,
-            "flight" => self.flight = number()?,
-            _ => {
-                let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
-                return Err(suggest::unknown("knob", knob, &names));
-            }
-        }
-        Ok(self)
-    }
-
-    /// The value of a knob as text; none if there is no such knob.
-    pub fn knob(&self, name: &str) -> Option<String> {
-        Some(match name {
-            "warpgroups" => self.warpgroups.to_string(),
-            "tile_keys" => self.tile_keys.to_string(),
-            "stages" => self.stages.to_string(),
-            "scores" => self.scores.to_string(),
-            "weights" => self.weights.to_string(),
-            "linear" => self.linear.to_string(),
-            "promote" => self.promote.to_string(),
-            "sums" => self.sums.to_string(),
-            "row_sum" => self.row_sum.to_string(),
-            "rescale" => self.rescale.to_string(),
-            "split_keys" => self.split_keys.to_string(),
-            "launch" => self.launch.to_string(),
-            "order" => self.order.to_string(),
-            "flight" => self.flight.to_string(),
-            _ => return None,
-        })
-    }
 }
 
 /// Whether sums of products of codes of Q and K stay finite in f16.
@@ -425,29 +371,9 @@ impl Default for Config {
     }
 }
 
-/// `knob=value,…`, every knob in the order of [`KNOBS`].
-impl fmt::Display for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let knobs = KNOBS.iter().map(|knob| format!("{}={}", knob.name, self.knob(knob.name).unwrap_or_default()));
-        f.write_str(&knobs.collect::<Vec<_>>().join(","))
-    }
-}
-
-/// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults; a stage may be followed by knobs.
-impl FromStr for Config {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let mut config = Config::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            config = match part.split_once('=') {
-                Some((knob, value)) => config.with_knob(knob, value)?,
-                None => stages::find(part)?.config,
-            };
-        }
-        config.check()?;
-        Ok(config)
-    }
+config_text! {
+    numbers: "write a whole number";
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight
 }
 
 #[cfg(test)]

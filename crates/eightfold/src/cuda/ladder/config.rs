@@ -3,12 +3,9 @@
 use super::stages;
 use crate::cuda::Arch;
 use crate::error::{Error, Result};
-use crate::knobs::{Knob, knob_values};
+use crate::knobs::{Knob, config_text, knob_values};
 use crate::problem::Problem;
-use crate::suggest;
 use crate::tensor::Granularity;
-use std::fmt;
-use std::str::FromStr;
 
 /// One setting of the ladder's knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -289,57 +286,6 @@ impl Config {
         }
         Ok(())
     }
-
-    /// The same config with one knob set from text.
-    pub fn with_knob(mut self, knob: &str, value: &str) -> Result<Self> {
-        let number = || {
-            value.parse().map_err(|_| {
-                Error::invalid(
-                    knob,
-                    format!("`{value}` is not a number"),
-                    "write a whole number of rows, keys or warps",
-                )
-            })
-        };
-        match knob {
-            "copy" => self.copy = value.parse()?,
-            "qk" => self.qk = value.parse()?,
-            "softmax" => self.softmax = value.parse()?,
-            "pv" => self.pv = value.parse()?,
-            "exp" => self.exp = value.parse()?,
-            "banks" => self.banks = value.parse()?,
-            "schedule" => self.schedule = value.parse()?,
-            "producers" => self.producers = number()?,
-            "tile_queries" => self.tile_queries = number()?,
-            "tile_keys" => self.tile_keys = number()?,
-            "warps" => self.warps = number()?,
-            "key_groups" => self.key_groups = number()?,
-            _ => {
-                let names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
-                return Err(suggest::unknown("knob", knob, &names));
-            }
-        }
-        Ok(self)
-    }
-
-    /// The value of a knob as text; none if there is no such knob.
-    pub fn knob(&self, name: &str) -> Option<String> {
-        Some(match name {
-            "copy" => self.copy.to_string(),
-            "qk" => self.qk.to_string(),
-            "softmax" => self.softmax.to_string(),
-            "pv" => self.pv.to_string(),
-            "exp" => self.exp.to_string(),
-            "banks" => self.banks.to_string(),
-            "schedule" => self.schedule.to_string(),
-            "producers" => self.producers.to_string(),
-            "tile_queries" => self.tile_queries.to_string(),
-            "tile_keys" => self.tile_keys.to_string(),
-            "warps" => self.warps.to_string(),
-            "key_groups" => self.key_groups.to_string(),
-            _ => return None,
-        })
-    }
 }
 
 impl Default for Config {
@@ -349,29 +295,9 @@ impl Default for Config {
     }
 }
 
-/// `knob=value,…`, every knob in the order of [`KNOBS`].
-impl fmt::Display for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let knobs = KNOBS.iter().map(|knob| format!("{}={}", knob.name, self.knob(knob.name).unwrap_or_default()));
-        f.write_str(&knobs.collect::<Vec<_>>().join(","))
-    }
-}
-
-/// A stage's name, or `knob=value,…` where unnamed knobs keep their defaults; a stage may be followed by knobs.
-impl FromStr for Config {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let mut config = Config::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            config = match part.split_once('=') {
-                Some((knob, value)) => config.with_knob(knob, value)?,
-                None => stages::find(part)?.config,
-            };
-        }
-        config.check()?;
-        Ok(config)
-    }
+config_text! {
+    numbers: "write a whole number of rows, keys or warps";
+    copy, qk, softmax, pv, exp, banks, schedule, producers, tile_queries, tile_keys, warps, key_groups
 }
 
 #[cfg(test)]

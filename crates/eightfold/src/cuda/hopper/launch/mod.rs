@@ -54,31 +54,26 @@ impl Prepared {
         v: &DeviceTensor,
     ) -> Result<Self> {
         let arch = target(device.arch())?;
-        let specialisation = check_operands(device, problem, config, &Operands::of(q, k, v))?;
+        let operands = Operands::of(q, k, v);
+        let specialisation = check_operands(device, problem, config, &operands)?;
         let mut program = super::program(&specialisation, config);
         if cfg!(debug_assertions) {
             // What waits for ever becomes an error of the launch. Gates judge the kernel without.
             program.defines.push(("BOUNDED_WAITS", "1".into()));
         }
         let dynamic_shared_bytes = program.dynamic_shared_bytes;
-        let kernel = Kernel::get(device, &program, arch)?;
         let threads = config.threads();
-        let blocks_per_multiprocessor = kernel.function().blocks_per_multiprocessor(threads, dynamic_shared_bytes)?;
-        if blocks_per_multiprocessor == 0 {
-            return Err(Error::unavailable(
-                format!("hopper:{config}"),
-                format!(
-                    "a block of {threads} threads with {} registers each and {dynamic_shared_bytes} bytes of shared \
-                     memory fits no multiprocessor of {}",
-                    kernel.cubin().resources.registers,
-                    device.info().name
-                ),
-                "set a smaller tile_keys, fewer warpgroups or fewer stages",
-            ));
-        }
+        let (kernel, blocks_per_multiprocessor) = Kernel::get_fitting(
+            device,
+            &program,
+            arch,
+            threads,
+            &format!("hopper:{config}"),
+            "set a smaller tile_keys, fewer warpgroups or fewer stages",
+        )?;
         let multiprocessors = device.info().multiprocessors;
         let cut = Cut::new(problem, config, multiprocessors)?;
-        config.check_sums(cut.keys_of_part(config).min(problem.shape().key_len), &Operands::of(q, k, v))?;
+        config.check_sums(cut.keys_of_part(config).min(problem.shape().key_len), &operands)?;
         let arranged = v.layout() == Layout::BhdsExchanged;
         let split = config.split_keys == SplitKeys::On;
         Ok(Prepared {
@@ -146,13 +141,7 @@ impl Prepared {
         output: &mut DeviceOutput,
     ) -> Result<()> {
         let kind = check_operands(&self.device, &self.problem, &self.config, &Operands::of(q, k, v))?;
-        if kind != self.specialisation {
-            return Err(Error::invalid(
-                "scales",
-                "their granularity is another than that of the tensors the kernel was prepared for",
-                "prepare the kernel for these tensors",
-            ));
-        }
+        self.specialisation.check_same(kind)?;
         output.check(&self.problem)?;
         check_device(&self.device, q, k, v, output)?;
         let arranger = match v.layout() {

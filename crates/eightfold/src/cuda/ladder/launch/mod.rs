@@ -59,21 +59,15 @@ impl Prepared {
         let units = work::units(problem, config)?;
         let program = specialisation.program(*config);
         let dynamic_shared_bytes = program.dynamic_shared_bytes;
-        let kernel = Kernel::get(device, &program, device.arch())?;
         let threads = config.threads();
-        let blocks_per_multiprocessor = kernel.function().blocks_per_multiprocessor(threads, dynamic_shared_bytes)?;
-        if blocks_per_multiprocessor == 0 {
-            return Err(Error::unavailable(
-                format!("ladder:{config}"),
-                format!(
-                    "a block of {threads} threads with {} registers each and {dynamic_shared_bytes} bytes of shared \
-                     memory fits no multiprocessor of {}",
-                    kernel.cubin().resources.registers,
-                    device.info().name
-                ),
-                "set smaller tiles, fewer warps or fewer copy stages",
-            ));
-        }
+        let (kernel, blocks_per_multiprocessor) = Kernel::get_fitting(
+            device,
+            &program,
+            device.arch(),
+            threads,
+            &format!("ladder:{config}"),
+            "set smaller tiles, fewer warps or fewer copy stages",
+        )?;
         let multiprocessors = device.info().multiprocessors;
         let blocks = work::blocks(units, config, multiprocessors, blocks_per_multiprocessor);
         let paired_from = work::paired_from(units, config, multiprocessors, blocks_per_multiprocessor);
@@ -198,13 +192,7 @@ impl Prepared {
         output: &mut DeviceOutput,
     ) -> Result<Attention> {
         let kind = check_operands(self.device.arch(), &self.problem, &self.config, &Operands::of(q, k, v))?;
-        if (Specialisation { dump: self.specialisation.dump, ..kind }) != self.specialisation {
-            return Err(Error::invalid(
-                "scales",
-                "their granularity is another than that of the tensors the kernel was prepared for",
-                "prepare the kernel for these tensors",
-            ));
-        }
+        self.specialisation.check_same(kind)?;
         output.check(&self.problem)?;
         check_device(&self.device, q, k, v, output)?;
         let mut argument = Attention::new(&self.problem, q, k, v, output)?;
