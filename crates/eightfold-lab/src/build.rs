@@ -24,16 +24,26 @@ pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
     candidates.iter().map(config).collect()
 }
 
-/// The variants to compile, with the head dim and the mask that they are meant for.
-pub type Settings = (usize, Mask, Vec<(String, Config)>);
+/// What to compile for one head dim and mask.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Channels per head.
+    pub head_dim: usize,
+    /// The mask.
+    pub mask: Mask,
+    /// The variants in question, by name.
+    pub variants: Vec<(String, Config)>,
+    /// Others of the same kernel, for knobs that none of those can turn.
+    pub others: Vec<(String, Config)>,
+}
 
 /// Every candidate through the resource gate on its head dim and mask.
 pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
     settings
         .iter()
-        .map(|&(head_dim, mask, ref candidates)| {
+        .map(|&Settings { head_dim, mask, ref variants, ref others }| {
             let specialisation = plain_specialisation(head_dim, mask);
-            let entries = candidates.par_iter().map(|(name, config)| {
+            let entries = variants.par_iter().chain(others).map(|(name, config)| {
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
                 BuildEntry {
                     name: name.clone(),
@@ -62,8 +72,9 @@ pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str
 
 /// The toggle-effect proof, for one head dim and mask: what a knob does depends on neither, and each setting more would
 /// compile hundreds of kernels.
-pub fn toggles((head_dim, mask, candidates): &Settings, arch: Arch, compile: Compile) -> ToggleReport {
-    toggle::prove(candidates, &plain_specialisation(*head_dim, *mask), arch, compile)
+pub fn toggles(settings: &Settings, arch: Arch, compile: Compile) -> ToggleReport {
+    let Settings { head_dim, mask, variants, others } = settings;
+    toggle::prove(variants, others, &plain_specialisation(*head_dim, *mask), arch, compile)
 }
 
 /// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong

@@ -55,6 +55,18 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// What the plan picks where no stage fits, by when it does; and what turns knobs that are the same in all of those.
+    pub fn others(self, head_dim: usize, mask: Mask) -> Vec<Candidate> {
+        match self {
+            Kernel::Cpu | Kernel::Ladder => Vec::new(),
+            Kernel::Hopper => { hopper::others(head_dim, mask).into_iter() }
+                .map(|(name, config)| Candidate { name, variant: Variant::Hopper(config) })
+                .collect(),
+        }
+    }
+}
+
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::NAMES[*self as usize])

@@ -48,6 +48,15 @@ impl Variant {
         }
     }
 
+    /// The file under `kernels/` that is compiled for it; none where the kernel is part of the library.
+    pub fn file(&self) -> Option<&'static str> {
+        match self {
+            Variant::Cpu(_) => None,
+            Variant::Ladder(_) => Some(ladder::FILE),
+            Variant::Hopper(config) => Some(config.file()),
+        }
+    }
+
     /// The value of a knob as text; none if its kernel has no such knob.
     pub fn knob(&self, name: &str) -> Option<String> {
         let text = self.to_string();
@@ -73,15 +82,15 @@ pub struct Family {
     pub name: &'static str,
     /// Its knobs, in the order in which a variant prints them.
     pub knobs: &'static [Knob],
-    /// The file under `kernels/` that is compiled at run time; none where the kernel is part of the library.
-    pub file: Option<&'static str>,
+    /// The files under `kernels/` that are compiled at run time; none where the kernel is part of the library.
+    pub files: &'static [&'static str],
 }
 
 /// Every kernel family.
 pub const FAMILIES: &[Family] = &[
-    Family { name: "cpu", knobs: cpu::KNOBS, file: None },
-    Family { name: "ladder", knobs: ladder::KNOBS, file: Some("ladder/attention.cu") },
-    Family { name: "hopper", knobs: hopper::KNOBS, file: Some("hopper/attention.cu") },
+    Family { name: "cpu", knobs: cpu::KNOBS, files: &[] },
+    Family { name: "ladder", knobs: ladder::KNOBS, files: &[ladder::FILE] },
+    Family { name: "hopper", knobs: hopper::KNOBS, files: hopper::FILES },
 ];
 
 impl Family {
@@ -99,7 +108,10 @@ impl Family {
 
     /// A hash of the kernel's sources, in hexadecimal: what was measured of others says nothing about these.
     pub fn source_hash(&self) -> String {
-        self.file.map_or_else(|| env!("EIGHTFOLD_CPU_SOURCE").into(), compile::source_fingerprint)
+        match self.files {
+            [] => env!("EIGHTFOLD_CPU_SOURCE").into(),
+            files => compile::source_fingerprint(files),
+        }
     }
 }
 
@@ -142,6 +154,7 @@ mod tests {
             assert_eq!(printed, family.knobs.iter().map(|knob| knob.name).collect::<Vec<_>>());
             assert_eq!(variant.kernel(), Family::find(family.name).unwrap().name);
             assert_eq!(family.source_hash().len(), 16);
+            assert!(variant.file().is_none_or(|file| family.files.contains(&file)));
         }
         let variant: Variant = "ladder:unpack".parse().unwrap();
         assert_eq!((variant.knob("pv").as_deref(), variant.knob("simd")), (Some("unpack"), None));

@@ -55,11 +55,12 @@ pub fn execute(
     let candidates = |(head_dim, mask)| -> Result<Settings> {
         let named = variants.named(head_dim, mask)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim, mask));
         let configs = build::configs(&named)?;
+        let others = build::configs(&variants.others(head_dim, mask)?)?;
         // A kernel that is not for an architecture is an answer to the command, not a table of gaps.
         for arch in &archs {
             configs.iter().try_for_each(|(_, config)| config.target(*arch).map(drop))?;
         }
-        Ok((head_dim, mask, configs))
+        Ok(Settings { head_dim, mask, variants: configs, others })
     };
     let kinds = ladder::HEAD_DIMS.iter().flat_map(|head_dim| [Mask::None, Mask::Causal].map(|mask| (*head_dim, mask)));
     let settings: Vec<Settings> = kinds.map(candidates).collect::<Result<_>>()?;

@@ -223,7 +223,7 @@ impl Arguments {
             }
         };
         // After the workers: a device that serves one process at a time is theirs.
-        let on_device = family.file.is_some() && matches!(evaluator, Evaluator::Workers(_));
+        let on_device = !family.files.is_empty() && matches!(evaluator, Evaluator::Workers(_));
         let provenance = if on_device { provenance.with_cuda() } else { provenance };
         let (journal, contents, folder) = match (resumed, &self.resume) {
             (Some((journal, contents)), Some(folder)) => (journal, Some(contents), folder.clone()),
@@ -252,7 +252,7 @@ impl Arguments {
         };
         let family = Family::find(&kernel)?;
         let restriction = Restriction::parse(family, self.restrict.as_deref().unwrap_or_default())?;
-        let ahead = self.ahead.unwrap_or(if family.file.is_some() { DEFAULT_AHEAD } else { 1 });
+        let ahead = self.ahead.unwrap_or(if !family.files.is_empty() { DEFAULT_AHEAD } else { 1 });
         if ahead == 0 {
             return Err(Error::invalid("ahead", "must be at least 1, got 0", "leave it out"));
         }

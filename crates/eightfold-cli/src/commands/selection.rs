@@ -115,6 +115,11 @@ impl VariantArguments {
         Ok(candidates)
     }
 
+    /// What else than stages the chosen kernel is compiled as.
+    pub fn others(&self, head_dim: usize, mask: Mask) -> Result<Vec<Candidate>> {
+        self.kernel.as_ref().map_or(Ok(Vec::new()), |kernel| Ok(kernel.parse::<Kernel>()?.others(head_dim, mask)))
+    }
+
     /// The chosen variants or stages for heads of this many channels under this mask; none if nothing was chosen.
     pub fn named(&self, head_dim: usize, mask: Mask) -> Result<Option<Vec<Candidate>>> {
         if let Some(kernel) = &self.kernel {

@@ -12,7 +12,7 @@ use crate::record::Entry;
 use crate::verdict::SpeedUp;
 use eightfold::cuda::compile;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, FAMILIES, Mask, Plan, Problem, Result, Shape, Variant};
+use eightfold::{Error, Mask, Plan, Problem, Result, Shape, Variant};
 use std::collections::HashSet;
 use std::time::Instant;
 
@@ -311,8 +311,7 @@ struct Replaced(&'static str);
 
 impl Replaced {
     fn new(variant: &Variant, text: &str) -> Result<Replaced> {
-        let family = FAMILIES.iter().find(|family| family.name == variant.kernel());
-        let Some(file) = family.and_then(|family| family.file) else {
+        let Some(file) = variant.file() else {
             return Err(Error::invalid(
                 "source",
                 format!("the {} kernel is not compiled at run time", variant.kernel()),

@@ -293,7 +293,9 @@ impl Search {
             elite: elite.iter().map(tell).collect(),
             failures: failures.iter().map(tell).collect(),
             insights: self.insights.list(&self.space),
-            source: family.file.and_then(compile::source_text),
+            source: { self.header.baseline.parse::<Variant>().ok() }
+                .and_then(|variant| variant.file())
+                .and_then(compile::source_text),
         };
         let Some(mutator) = &mut self.mutator else {
             return Err(Error::invalid("mutator", "there is none", "name one with --mutator"));
@@ -388,7 +390,7 @@ impl Search {
             .filter(|trial| trial.fate.speed_up().is_some())
             .filter_map(|trial| trial.evidence.code_hash.clone())
             .collect();
-        let compiled = self.space.family().file.is_some();
+        let compiled = !self.space.family().files.is_empty();
         for (place, trial) in waiting.iter().enumerate() {
             let ahead = waiting[place + 1..].iter().filter(|_| compiled).map(|later| &self.pending[later]);
             let ahead = ahead.filter(|later| later.source.is_none()).map(|later| later.variant.clone()).collect();

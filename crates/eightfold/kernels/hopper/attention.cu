@@ -7,45 +7,32 @@
 #include "hopper/merge.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/produce.cuh"
-#include "hopper/scores.cuh"
 #include "hopper/settings.cuh"
 #include "hopper/shared.cuh"
 #include "hopper/store.cuh"
-#include "hopper/sums.cuh"
-#include "hopper/weights.cuh"
+#include "hopper/tile.cuh"
 
-// One warpgroup's rows of one tile of queries.
-struct Attend {
-    const Attention& problem;
+// Keys come in tiles, through a ring of buffers.
+struct Attend : Tile {
     int place;
-    Work work;
     Shared shared;
     Ring& ring;
-    int warpgroup, thread, quad;
-    int first_row;  // of this lane's two, in the tile
-    Rows rows;
+    int warpgroup;
     float early_value_scale;  // read before it is needed, where a block has one tile to do
-    Weights weights;
-    Sums sums;
     int visited = 0;
 
     __device__ Attend(const Attention& problem, int place, Shared shared, Ring& ring, int thread)
-        : problem(problem),
+        : Tile(problem, Work(problem, place), thread, shared.promoted(thread)),
           place(place),
-          work(problem, place),
           shared(shared),
           ring(ring),
-          warpgroup(thread / WARPGROUP),
-          thread(thread),
-          quad(thread % 4),
-          first_row(thread / WARPGROUP * WARPGROUP_ROWS + thread % WARPGROUP / 32 * 16 + thread % 32 / 4),
-          sums(shared.promoted(thread)) {}
+          warpgroup(thread / WARPGROUP) {}
 
     __device__ void run(unsigned queries_parity) {
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
         if constexpr (WARPGROUPS == 1) {
-            early_value_scale = value_scale(work.first_tile);
+            early_value_scale = *value_scale(work.first_tile);
             // What the end needs is fetched while the first tile is on its way.
             asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
                          "l"(problem.v_means));
@@ -103,7 +90,7 @@ struct Attend {
         }
         ++visited;
         if constexpr (VALUE_BLOCK_SCALES) change_unit(tile);
-        if constexpr (MASKED) mask(scores, tile);
+        if constexpr (MASKED) mask(scores, tile * TILE_KEYS);
         follow_maximum(scores);
         sleep_until_phase(shared.values_full(ring.stage), ring.parity);
         sums.start(scores, weights, shared.values(ring.stage), rows.sum);
@@ -112,8 +99,10 @@ struct Attend {
 
     // Moves a row's maximum, and all that was summed relative to it, if the new scores are too far above.
     __device__ void follow_maximum(const Scores& scores) {
+        Maxima maxima;
+        maxima.include(scores, 0, TILE_KEYS);
         float largest[2];
-        scores.row_maxima(largest);
+        maxima.result(largest);
         bool above[2];
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
@@ -138,41 +127,8 @@ struct Attend {
         }
     }
 
-    __device__ void mask(Scores& scores, int tile) {
-        int visible[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            int query = work.query(problem, first_row + 8 * half);
-            visible[half] = problem.visible_keys(query) - tile * TILE_KEYS - 2 * quad;
-        }
-        // Of the warp's rows the first sees least; what it sees needs no mask.
-        int first = first_row - thread % 32 / 4;
-        int seen = problem.visible_keys(problem.packed_heads > 1 ? 0 : work.first_query + first) - tile * TILE_KEYS;
-        scores.mask(visible, seen);
-    }
-
-    // From products of codes to powers of two, as the weights' arithmetic can say it or exactly.
-    template <bool EXACT = false>
-    __device__ void read_scales(int tile) {
-        float keys = problem.k_scales.at(work.kv_index(problem), KEY_BLOCK_SCALES ? tile * TILE_KEYS : 0);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            int row = first_row + 8 * half;
-            bool exists = work.has_row(problem, row);
-            int head = exists ? work.head(problem, row) : work.first_head;
-            int query = exists && QUERY_BLOCK_SCALES ? work.query(problem, row) : 0;
-            float scale =
-                problem.q_scales.at(work.batch * problem.query_heads + head, query) * keys * problem.scale_log2;
-            rows.scale[half] = EXACT ? scale : Weights::rounded(scale);
-        }
-    }
-
-    // The scale of V in a tile. Sums are in units of the last visited tile's.
-    __device__ float value_scale(int tile) const {
-        return problem.v_scales.at(work.kv_index(problem), VALUE_BLOCK_SCALES ? tile * TILE_KEYS : 0);
-    }
     __device__ void change_unit(int tile) {
-        float change = value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(value_scale(tile));
+        float change = *value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(*value_scale(tile));
         sums.scale(change, change);
     }
 
@@ -184,28 +140,14 @@ struct Attend {
         }
         wait_for_products<0>();
         leave_values();
-        sums.take_row_sums(rows.sum);
-        sums.finish();
-        if constexpr (!ROW_SUM_TENSOR) {
-#pragma unroll
-            for (int row = 0; row < 2; ++row) {
-                rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 1);
-                rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 2);
-            }
-        }
-        if (problem.lse && !KEY_BLOCK_SCALES) {
-            // Maxima are in powers of two of the scale as it was rounded.
-            float rounded[2] = {rows.scale[0], rows.scale[1]};
-            read_scales<true>(0);
-#pragma unroll
-            for (int row = 0; row < 2; ++row) rows.maximum[row] *= rows.scale[row] * reciprocal(rounded[row]);
-        }
-        float scale = WARPGROUPS == 1 ? early_value_scale : value_scale(work.first_tile);
+        close();
+        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
         if constexpr (SPLIT_KEYS) {
             store_part(problem, work, sums, rows, scale, first_row, quad);
             if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
         } else {
-            store_rows(problem, work, sums, rows, scale, first_row, quad);
+            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
+            store_rows(problem, work, sums, rows, places, scale, quad);
         }
     }
 

@@ -88,9 +88,9 @@ struct MergedRow {
     }
 
     __device__ void store(const Attention& problem, const Work& work, int row, int lane) {
-        RowEnd end(problem, work, row, maximum, sum);
+        RowPlace end(problem, work, row);
         // The first quad's first lane stores; every quad computes the same.
-        store_lse(problem, work, end, lane < 4 ? lane : 4 + lane % 4);
+        store_lse(problem, work, end, maximum, sum, lane < 4 ? lane : 4 + lane % 4);
         if (!end.exists) return;
         const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
 #pragma unroll
@@ -98,7 +98,7 @@ struct MergedRow {
             float mean = means ? means[CHANNELS * lane + i] : 0.0f;
             value[i] = end.sees_keys ? fmaf(value[i], reciprocal(sum), mean) : 0.0f;
         }
-        long long place = end.place(problem, work) + CHANNELS * lane;
+        long long place = end.place + CHANNELS * lane;
 #pragma unroll
         for (int i = 0; i < CHANNELS; i += 2) {
             if constexpr (OUTPUT_FORMAT == FORMAT_F32) {

@@ -13,9 +13,15 @@ struct Scales {
     int head_stride;
     int rows;
 
-    __device__ float at(int head_index, int row) const {
-        return values[static_cast<long long>(head_index) * head_stride + row / rows];
+    __device__ const float* at(int head_index, int row) const {
+        return values + static_cast<long long>(head_index) * head_stride + row / rows;
     }
+};
+
+// Where the lines of Q or K are, and how many bytes apart.
+struct Lines {
+    const unsigned char* codes;
+    long long batch_stride, head_stride, row_stride;
 };
 
 // Division by a number that the host knows: n / divisor = n · multiplier >> shift, for n below 2^31.
@@ -35,8 +41,7 @@ struct Attention {
     Scales q_scales, k_scales, v_scales;
     const float* k_means;  // what was taken from K and V: null if nothing was
     const float* v_means;
-    const unsigned char* q_codes;
-    long long q_batch_stride, q_head_stride, q_row_stride;
+    Lines q_lines, k_lines;
     void* output;
     long long output_batch_stride, output_head_stride, output_row_stride;
     float* lse;
@@ -48,8 +53,8 @@ struct Attention {
     int splits;           // parts of the keys
     int tiles_per_split;  // key tiles of a part
     float scale_log2;
-    Divider by_query_tiles, by_head_tiles, by_heads,
-        by_group;  // heads: head tiles of all batches; group: of query heads
+    Divider by_query_tiles, by_head_tiles, by_heads, by_group,
+        by_query_len;  // heads: head tiles of all batches; group: of query heads
 
     __device__ int units() const { return query_tiles * head_tiles * batch; }
 
@@ -60,7 +65,7 @@ struct Attention {
     }
 };
 
-static_assert(sizeof(Scales) == 16 && sizeof(Attention) == 640, "the host lays these out field by field");
+static_assert(sizeof(Scales) == 16 && sizeof(Attention) == 704, "the host lays these out field by field");
 
 // One tile of queries, and the part of the keys that is this block's.
 struct Work {
@@ -94,10 +99,11 @@ struct Work {
 
     // Which query, of which head, is in a row of the tile. The queries of packed heads follow each other.
     __device__ int query(const Attention& problem, int row) const {
-        return problem.packed_heads > 1 ? row % problem.query_len : first_query + row;
+        return first_query + row - packed_head(problem, row) * problem.query_len;
     }
-    __device__ int head(const Attention& problem, int row) const {
-        return problem.packed_heads > 1 ? first_head + row / problem.query_len : first_head;
+    __device__ int head(const Attention& problem, int row) const { return first_head + packed_head(problem, row); }
+    __device__ int packed_head(const Attention& problem, int row) const {
+        return problem.packed_heads > 1 ? problem.by_query_len.divide(row) : 0;
     }
     __device__ bool has_row(const Attention& problem, int row) const {
         return problem.packed_heads > 1 ? row < problem.packed_heads * problem.query_len

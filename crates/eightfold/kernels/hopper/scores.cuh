@@ -7,6 +7,7 @@
 #include "ptx/wgmma.cuh"
 
 constexpr unsigned HALVES_65504 = 0x7bff7bff;
+constexpr unsigned HALVES_LOWEST = 0xfc00fc00;  // minus infinity
 constexpr unsigned HALVES_MINUS_64 = 0xd400d400;
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
@@ -16,40 +17,61 @@ struct HalfScores {
     unsigned value[SCORE_PARTS][SCORE_COLUMNS / 4];  // [2j] row group, [2j+1] row group+8: keys 8j+2·quad and the next
 
     // Of each of the two rows, keys from `visible` on are out of sight, counted from the lane's first key; of no row of
-    // the warp are the first `seen` keys of the tile.
-    //
-    // In f16, two keys at a time and without a branch: 2·(visible - key) - 1 is 1 or more for a visible key, and -1 or
-    // less for a hidden one; times 65504, less 64, that is a bound at or above every score, or minus infinity.
-    __device__ void mask(const int (&visible)[2], int seen) {
-        unsigned odd[2];
+    // the warp are the first `seen` keys of the tile. Only the keys from `first` on.
+    __device__ void mask(const int (&visible)[2], int seen, int first) {
+        unsigned odd[2] = {bounds(visible[0]), bounds(visible[1])};
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-            float twice = 2.0f * static_cast<float>(min(max(visible[row], -1), TILE_KEYS + 1));
-            odd[row] = pack_f16(twice - 1.0f, twice - 3.0f);
-        }
-#pragma unroll
-        for (int part = 0; part < TILE_KEYS / 64; ++part) {
-            if (64 * (part + 1) <= seen) continue;
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
-                int key = 64 * part + i / 2 * 8;
-                unsigned& pair = value[part / (SCORE_COLUMNS / 64)][part % (SCORE_COLUMNS / 64) * 16 + i];
-                unsigned left = subtract_halves(odd[i % 2], halves_of(2 * key));
-                pair = min_halves(pair, multiply_add_halves(left, HALVES_65504, HALVES_MINUS_64));
-            }
+        for (int part = first / 64; part < TILE_KEYS / 64; ++part) {
+            if (64 * (part + 1) > seen) hide(part, odd);
         }
     }
 
-    // The largest score of each of the two rows, by the quad.
-    __device__ void row_maxima(float (&maximum)[2]) const {
-        unsigned even[2] = {at(0), at(1)}, odd[2] = {at(2), at(3)};
+   private:
+    __device__ unsigned& pair(int part, int i) {
+        return value[part / (SCORE_COLUMNS / 64)][part % (SCORE_COLUMNS / 64) * 16 + i];
+    }
+
+    // In f16, two keys at a time: 2·(visible - key) - 1 is 1 or more for a visible key, and -1 or less for a hidden one;
+    // times 65504, less 64, that is a bound at or above every score, or minus infinity.
+    __device__ static unsigned bounds(int visible) {
+        float twice = 2.0f * static_cast<float>(min(max(visible, -1), TILE_KEYS + 1));
+        return pack_f16(twice - 1.0f, twice - 3.0f);
+    }
+    __device__ void hide(int part, const unsigned (&odd)[2]) {
 #pragma unroll
-        for (int i = 4; i < TILE_KEYS / 4; i += 4) {
-            even[0] = max_halves(even[0], at(i));
-            even[1] = max_halves(even[1], at(i + 1));
-            odd[0] = max_halves(odd[0], at(i + 2));
-            odd[1] = max_halves(odd[1], at(i + 3));
+        for (int i = 0; i < 16; ++i) {
+            unsigned left = subtract_halves(odd[i % 2], halves_of(2 * (64 * part + i / 2 * 8)));
+            lower_halves(pair(part, i), multiply_add_halves(left, HALVES_65504, HALVES_MINUS_64));
         }
+    }
+};
+
+// The largest score so far of each of the two rows, two keys at a time: of every other 8 keys, and of the rest.
+struct HalfMaxima {
+    unsigned even[2] = {HALVES_LOWEST, HALVES_LOWEST}, odd[2] = {HALVES_LOWEST, HALVES_LOWEST};
+
+    // Keys from the first to before the last, whole parts of 64; those of the first `absent` do not count.
+    __device__ void include(const HalfScores& scores, int first_key, int last_key, int absent) {
+#pragma unroll
+        for (int part = first_key; part < last_key; part += 64) {
+            HalfMaxima of_part = *this;
+            of_part.include(scores, part, part + 64);
+            if (part >= absent) *this = of_part;
+        }
+    }
+
+    __device__ void include(const HalfScores& scores, int first_key, int last_key) {
+#pragma unroll
+        for (int i = first_key / 4; i < last_key / 4; i += 4) {
+            even[0] = max_halves(even[0], scores.at(i));
+            even[1] = max_halves(even[1], scores.at(i + 1));
+            odd[0] = max_halves(odd[0], scores.at(i + 2));
+            odd[1] = max_halves(odd[1], scores.at(i + 3));
+        }
+    }
+
+    // By the quad.
+    __device__ void result(float (&maximum)[2]) const {
         unsigned first = max_halves(even[0], odd[0]), second = max_halves(even[1], odd[1]);
         unsigned both = max_halves(permute_bytes(first, second, 0x5410), permute_bytes(first, second, 0x7632));
         both = max_halves(both, __shfl_xor_sync(0xffffffff, both, 1));
@@ -66,29 +88,50 @@ struct FloatScores {
     float value[SCORE_PARTS]
                [SCORE_COLUMNS / 2];  // [4j], [4j+1] row group, keys 8j+2·quad and the next; [4j+2], [4j+3] row group+8
 
-    __device__ void mask(const int (&visible)[2], int seen) {
+    __device__ void mask(const int (&visible)[2], int seen, int first) {
 #pragma unroll
-        for (int part = 0; part < TILE_KEYS / 64; ++part) {
-            if (64 * (part + 1) <= seen) continue;
+        for (int part = first / 64; part < TILE_KEYS / 64; ++part) {
+            if (64 * (part + 1) > seen) hide(part, visible);
+        }
+    }
+
+   private:
+    __device__ void hide(int part, const int (&visible)[2]) {
 #pragma unroll
-            for (int i = 32 * part; i < 32 * (part + 1); ++i) {
-                int key = i / 4 * 8 + i % 2;
-                if (key >= visible[i / 2 % 2])
-                    value[i / (SCORE_COLUMNS / 2)][i % (SCORE_COLUMNS / 2)] = minus_infinity();
+        for (int i = 32 * part; i < 32 * (part + 1); ++i) {
+            int key = i / 4 * 8 + i % 2;
+            if (key >= visible[i / 2 % 2]) value[i / (SCORE_COLUMNS / 2)][i % (SCORE_COLUMNS / 2)] = minus_infinity();
+        }
+    }
+};
+
+struct FloatMaxima {
+    float even[2] = {minus_infinity(), minus_infinity()}, odd[2] = {minus_infinity(), minus_infinity()};
+
+    __device__ void include(const FloatScores& scores, int first_key, int last_key, int absent) {
+#pragma unroll
+        for (int part = first_key; part < last_key; part += 64) {
+            FloatMaxima of_part = *this;
+            of_part.include(scores, part, part + 64);
+            if (part >= absent) *this = of_part;
+        }
+    }
+
+    __device__ void include(const FloatScores& scores, int first_key, int last_key) {
+#pragma unroll
+        for (int i = first_key / 2; i < last_key / 2; i += 4) {
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                even[row] = fmaxf(even[row], scores.at(i + 2 * row));
+                odd[row] = fmaxf(odd[row], scores.at(i + 2 * row + 1));
             }
         }
     }
 
-    __device__ void row_maxima(float (&maximum)[2]) const {
+    __device__ void result(float (&maximum)[2]) const {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-            float even = at(2 * row), odd = at(2 * row + 1);
-#pragma unroll
-            for (int i = 4; i < TILE_KEYS / 2; i += 4) {
-                even = fmaxf(even, at(i + 2 * row));
-                odd = fmaxf(odd, at(i + 2 * row + 1));
-            }
-            float both = fmaxf(even, odd);
+            float both = fmaxf(even[row], odd[row]);
             both = fmaxf(both, __shfl_xor_sync(0xffffffff, both, 1));
             maximum[row] = fmaxf(both, __shfl_xor_sync(0xffffffff, both, 2));
         }
@@ -97,16 +140,19 @@ struct FloatScores {
 
 #if SCORES_F32
 using Scores = FloatScores;
+using Maxima = FloatMaxima;
 #else
 using Scores = HalfScores;
+using Maxima = HalfMaxima;
 #endif
 
-// Starts the product; the scores are there after wait_for_products.
-__device__ inline void start_scores(Scores& scores, unsigned queries, unsigned keys) {
+// Starts the product of the parts from `first` to before `last`; the scores are there after wait_for_products.
+__device__ inline void start_scores(Scores& scores, unsigned queries, unsigned keys, int first = 0,
+                                    int last = SCORE_PARTS) {
     unsigned long long q = describe_matrix<HEAD_DIM>(queries);
     fence_products();
 #pragma unroll
-    for (int part = 0; part < SCORE_PARTS; ++part) {
+    for (int part = first; part < last; ++part) {
         unsigned long long k = describe_matrix<HEAD_DIM>(keys + part * SCORE_COLUMNS * HEAD_DIM);
 #pragma unroll
         for (int step = 0; step < SCORE_STEPS; ++step) {

@@ -10,11 +10,12 @@ constexpr bool E5M2 = INPUT_E5M2;
 enum Masks { MASKS_NONE, MASKS_ANY, MASKS_LAST };
 
 // A warpgroup (four warps) has 64 rows of the tile of queries: the height of a wgmma. One more warpgroup, the producer,
-// only copies: one of its warps K, one V. Beside a single computing one, two warps are enough.
+// only copies: one of its warps K, one V. Beside a single computing one, two warps are enough; and where all keys come at
+// once, none.
 constexpr int WARPGROUP = 128;
 constexpr int WARPGROUP_ROWS = 64;
 constexpr int TILE_QUERIES = WARPGROUPS * WARPGROUP_ROWS;
-constexpr int PRODUCER_THREADS = WARPGROUPS > 1 ? WARPGROUP : 64;
+constexpr int PRODUCER_THREADS = KEYS_AT_ONCE ? 0 : WARPGROUPS > 1 ? WARPGROUP : 64;
 constexpr int THREADS = WARPGROUPS * WARPGROUP + PRODUCER_THREADS;
 
 // Registers are divided anew where there is something to divide: what the producer gives up goes to the others. The
@@ -26,11 +27,11 @@ constexpr int COMPUTE_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
 // divide the tile (V transposed).
 constexpr int STEP = 32;
 constexpr int SCORE_STEPS = HEAD_DIM / STEP;
-constexpr int SCORE_COLUMNS = TILE_KEYS < 256 ? TILE_KEYS : 256;  // of one product, and keys of one copy
-constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
-constexpr int VALUE_STEPS = TILE_KEYS / STEP;
 constexpr int VALUE_ROW = TILE_KEYS % 128 == 0 ? 128 : 64;
 constexpr int VALUE_BOXES = TILE_KEYS / VALUE_ROW;
+constexpr int SCORE_COLUMNS = KEYS_AT_ONCE ? VALUE_ROW : TILE_KEYS < 256 ? TILE_KEYS : 256;  // keys of one product
+constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
+constexpr int VALUE_STEPS = TILE_KEYS / STEP;
 
 // With the row sums on the tensor cores, eight rows of ones stand below V transposed: the product's next columns.
 constexpr int SUM_COLUMNS = ROW_SUM_TENSOR ? 8 : 0;
@@ -48,6 +49,7 @@ constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzled line");
 static_assert(TILE_KEYS % 64 == 0 && (TILE_KEYS <= 256 || TILE_KEYS == 512), "products have up to 256 columns");
 static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in flight itself");
+static_assert(!KEYS_AT_ONCE || (WARPGROUPS == 1 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
 static_assert(!SPLIT_WEIGHTS || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");

@@ -16,6 +16,12 @@ constexpr int PROMOTED_AT = VALUES_AT + STAGES * VALUE_BYTES;
 constexpr int BARRIERS_AT = PROMOTED_AT + PROMOTED_BYTES;
 static_assert(BARRIERS_AT + 8 * (4 * STAGES + 2) == SHARED_BYTES, "the host allows as much");
 
+// Where the copy engine puts the 16 bytes of a line: swizzled, as products read them.
+template <int LINE>
+__device__ inline int swizzled(int row, int chunk) {
+    return LINE == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
+}
+
 // Addresses of tiles and barriers. Of every buffer there is a barrier that it is full and one that it is empty.
 struct Shared {
     unsigned base;
@@ -32,6 +38,15 @@ struct Shared {
     __device__ unsigned queries_full() const { return barrier(4 * STAGES); }
     __device__ unsigned queries_empty() const { return barrier(4 * STAGES + 1); }
 
+    // All keys at once: V arrives in parts.
+    __device__ unsigned part_full(int part) const { return barrier(part); }
+    __device__ void make_part_barriers() const {
+        static_assert(!KEYS_AT_ONCE || VALUE_BOXES <= 4 * STAGES + 2, "there is a barrier for every part");
+#pragma unroll
+        for (int part = 0; part < VALUE_BOXES; ++part) init_barrier(part_full(part), 1);
+        publish_barriers();
+    }
+
     // Each producer makes its own barriers: buffers are filled by the copy engine and emptied by every computing warp.
     __device__ void make_key_barriers() const {
         make_pair(queries_full(), queries_empty());
@@ -45,16 +60,17 @@ struct Shared {
         publish_barriers();
     }
 
-    // Every computing thread: the rows of ones below V, which no copy touches.
-    __device__ void write_ones() const {
+    // Every computing thread: the rows of ones below V, which no copy touches; zeros for the first `absent` keys.
+    __device__ void write_ones(int absent = 0) const {
         if constexpr (SUM_COLUMNS > 0) {
-            constexpr int BYTES = 8 * VALUE_ROW;
+            constexpr int CHUNKS = VALUE_ROW / 16;  // of 16 keys; of a box, in eight rows
             constexpr unsigned ONES = E5M2 ? 0x3c3c3c3c : 0x38383838;
-            for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * (BYTES / 16); i += WARPGROUPS * WARPGROUP) {
-                int box = i / (BYTES / 16);
+            for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * 8 * CHUNKS; i += WARPGROUPS * WARPGROUP) {
+                int box = i / (8 * CHUNKS), row = i / CHUNKS % 8, chunk = i % CHUNKS;
                 unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
-                                   HEAD_DIM * VALUE_ROW + i % (BYTES / 16) * 16;
-                store_shared_16(address, make_uint4(ONES, ONES, ONES, ONES));
+                                   (HEAD_DIM + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
+                unsigned word = box * VALUE_ROW + chunk * 16 < absent ? 0 : ONES;
+                store_shared_16(address, make_uint4(word, word, word, word));
             }
             publish_stores();
         }

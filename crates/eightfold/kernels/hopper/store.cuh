@@ -2,26 +2,21 @@
 #pragma once
 #include "hopper/sums.cuh"
 
-// One row of the tile at its end.
-struct RowEnd {
+// Where a row of the tile goes.
+struct RowPlace {
     int query, head;
-    bool exists;     // in the problem; a tile may reach beyond it
-    bool sees_keys;  // if not, its output is zero
-    float maximum;   // in powers of two
-    float sum;       // of all weights
+    bool exists;      // in the problem; a tile may reach beyond it
+    bool sees_keys;   // if not, its output is zero
+    long long place;  // of its output
 
-    __device__ RowEnd(const Attention& problem, const Work& work, int row, float maximum, float sum)
+    __device__ RowPlace(const Attention& problem, const Work& work, int row)
         : query(work.query(problem, row)),
           head(work.head(problem, row)),
           exists(work.has_row(problem, row)),
           sees_keys(problem.visible_keys(query) > 0),
-          maximum(maximum),
-          sum(sum) {}
+          place(work.batch * problem.output_batch_stride + head * problem.output_head_stride +
+                query * problem.output_row_stride) {}
 
-    __device__ long long place(const Attention& problem, const Work& work) const {
-        return work.batch * problem.output_batch_stride + head * problem.output_head_stride +
-               query * problem.output_row_stride;
-    }
     __device__ long long index(const Attention& problem, const Work& work) const {
         return (static_cast<long long>(work.batch) * problem.query_heads + head) * problem.query_len + query;
     }
@@ -29,10 +24,11 @@ struct RowEnd {
 
 // A row of Q against the means that were taken from K, in powers of two: softmax does not see them, but the log-sum-exp
 // does. Every lane of the quad.
-__device__ inline float product_with_means(const Attention& problem, const Work& work, const RowEnd& row, int quad) {
+__device__ inline float product_with_means(const Attention& problem, const Work& work, const RowPlace& row, int quad) {
     const unsigned* words =
-        reinterpret_cast<const unsigned*>(problem.q_codes + work.batch * problem.q_batch_stride +
-                                          row.head * problem.q_head_stride + row.query * problem.q_row_stride);
+        reinterpret_cast<const unsigned*>(problem.q_lines.codes + work.batch * problem.q_lines.batch_stride +
+                                          row.head * problem.q_lines.head_stride +
+                                          row.query * problem.q_lines.row_stride);
     const float* means = problem.k_means + work.kv_index(problem) * HEAD_DIM;
     float product = 0.0f;
     for (int word = quad % 4; word < HEAD_DIM / 4; word += 4) {
@@ -42,18 +38,19 @@ __device__ inline float product_with_means(const Attention& problem, const Work&
     }
     product += __shfl_xor_sync(0xffffffff, product, 1);
     product += __shfl_xor_sync(0xffffffff, product, 2);
-    return product * problem.scale_log2 * problem.q_scales.at(work.batch * problem.query_heads + row.head, row.query);
+    return product * problem.scale_log2 * *problem.q_scales.at(work.batch * problem.query_heads + row.head, row.query);
 }
 
-// Every lane of the row's quad.
-__device__ inline void store_lse(const Attention& problem, const Work& work, const RowEnd& row, int quad) {
+// From the maximum, in powers of two, and the sum of all weights. Every lane of the row's quad.
+__device__ inline void store_lse(const Attention& problem, const Work& work, const RowPlace& row, float maximum,
+                                 float sum, int quad) {
     if (!problem.lse) return;
-    RowEnd safe = row;
+    RowPlace safe = row;
     if (!row.exists) safe.query = 0, safe.head = work.first_head;
     float shift = problem.k_means ? product_with_means(problem, work, safe, quad) : 0.0f;
     if (!row.exists || quad != 0) return;
     const float LN_2 = 0.6931471805599453f;
-    float lse = (row.maximum - WEIGHT_EXPONENT + log2_hardware(row.sum) + shift) * LN_2;
+    float lse = (maximum - WEIGHT_EXPONENT + log2_hardware(sum) + shift) * LN_2;
     problem.lse[row.index(problem, work)] = row.sees_keys ? lse : minus_infinity();
 }
 
@@ -74,24 +71,24 @@ __device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
 
 // A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
 __device__ inline void store_rows(const Attention& problem, const Work& work, Sums& sums, const Rows& rows,
-                                  float value_scale, int first_row, int quad) {
+                                  const RowPlace (&places)[2], float value_scale, int quad) {
     if (problem.v_means)
         sums.add_means(problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        RowEnd row(problem, work, first_row + 8 * half, rows.maximum[half], rows.sum[half]);
-        store_lse(problem, work, row, quad);
-        float factor = row.sees_keys ? value_scale * reciprocal(row.sum) : 0.0f;
+        const RowPlace& row = places[half];
+        store_lse(problem, work, row, rows.maximum[half], rows.sum[half], quad);
+        float factor = row.sees_keys ? value_scale * reciprocal(rows.sum[half]) : 0.0f;
         auto output = [&](int block, int i) { return sums.value[4 * block + 2 * half + i] * factor; };
         if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
-            float* out = static_cast<float*>(problem.output) + row.place(problem, work) + 2 * quad;
+            float* out = static_cast<float*>(problem.output) + row.place + 2 * quad;
             if (!row.exists) continue;
 #pragma unroll
             for (int block = 0; block < HEAD_DIM / 8; ++block) {
                 *reinterpret_cast<float2*>(out + 8 * block) = make_float2(output(block, 0), output(block, 1));
             }
         } else {
-            unsigned short* out = static_cast<unsigned short*>(problem.output) + row.place(problem, work) + 8 * quad;
+            unsigned short* out = static_cast<unsigned short*>(problem.output) + row.place + 8 * quad;
 #pragma unroll
             for (int group = 0; group < HEAD_DIM / 32; ++group) {
                 unsigned words[4];

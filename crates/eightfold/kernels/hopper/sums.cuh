@@ -82,14 +82,15 @@ struct Sums {
         for (int i = 0; i < HEAD_DIM / 2; ++i) value[i] += means[i / 4 * 8 + 2 * quad + i % 2] * weight[i / 2 % 2];
     }
 
-    // Starts P·V of a tile: the weights of 32 keys, their product, the next 32 while it runs.
-    __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2]) {
+    // Starts P·V of a tile, or of some steps of it: the weights of 32 keys, their product, the next 32 while it runs.
+    __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2],
+                          int first = 0, int last = VALUE_STEPS) {
 #pragma unroll
-        for (int step = 0; step < VALUE_STEPS; ++step) {
+        for (int step = first; step < last; ++step) {
             constexpr int STEPS_PER_ROW = VALUE_ROW / STEP;
             unsigned long long v = describe_matrix<VALUE_ROW>(values + step / STEPS_PER_ROW * VALUE_BOX_BYTES) +
                                    step % STEPS_PER_ROW * STEP_32;
-            bool accumulate = step > 0 || !fresh;
+            bool accumulate = step > first || !fresh;
             weights.words(scores, step, words[step], rest[SPLIT_WEIGHTS ? step : 0], row_sum);
             fence_products();
             multiply_registers<E5M2>(value, words[step], v, accumulate);

@@ -7,10 +7,9 @@ __device__ inline unsigned max_halves(unsigned a, unsigned b) {
     return larger;
 }
 
-__device__ inline unsigned min_halves(unsigned a, unsigned b) {
-    unsigned smaller;
-    asm("min.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-    return smaller;
+// min.f16x2 in place: written so that it takes no other register, and is not moved.
+__device__ inline void lower_halves(unsigned& pair, unsigned bound) {
+    asm volatile("min.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(bound));
 }
 
 // A whole number up to 2048 that is known at compile time, as f16 in both halves of a word.

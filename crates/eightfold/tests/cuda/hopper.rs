@@ -2,7 +2,7 @@
 
 use crate::support::{device, gaussian, relative_l2, small_tensors, tensors};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::hopper::{Config, Prepared, STAGES, Weights, draws, target};
+use eightfold::cuda::hopper::{Config, Keys, Prepared, STAGES, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Operands, attention_on};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
@@ -118,6 +118,40 @@ fn configs_drawn_at_random_compute_attention() {
     }
 }
 
+/// Every way in which few keys can lie in their tile: none missing, one, almost all; more and fewer queries than keys;
+/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score.
+#[test]
+fn all_keys_at_once_compute_attention() {
+    if hopper().is_none() {
+        return;
+    }
+    let lengths = [(64, 64), (1, 1), (63, 63), (65, 65), (200, 129), (3, 130), (129, 192), (70, 255), (256, 256)];
+    let long = [(300, 70), (100, 257), (17, 384), (511, 511), (512, 512)];
+    for (index, (query_len, key_len)) in lengths.into_iter().chain(long).enumerate() {
+        let head_dim = [64, 128][index % 2];
+        let shape = Shape { query_heads: 4, kv_heads: 2, query_len, key_len, ..Shape::new(2, 4, 1, head_dim) };
+        for causal in [false, true] {
+            let problem = Problem::new(shape).unwrap().with_lse(true);
+            let problem = if causal { problem.causal() } else { problem };
+            let narrow = small_tensors(&problem, 124);
+            let wide = tensors(&problem, 125);
+            for (inputs, accuracies) in [(narrow, Accuracy::ALL), (wide, &[Accuracy::Precise])] {
+                let expected = expected(&problem, &inputs);
+                let [q, k, v] = &inputs;
+                let operands = Operands::of_host(q, k, v);
+                for accuracy in accuracies {
+                    let (config, _) = choose(&problem.with_accuracy(*accuracy), &operands, 132);
+                    let what = format!("{config} {problem}");
+                    assert!(config.keys == Keys::AtOnce || key_len > 256, "{what}");
+                    let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
+                    assert_close(&outputs[0], &expected, tolerance(&config), &what);
+                    assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
+                }
+            }
+        }
+    }
+}
+
 /// Terms of one sign, which long FP8 sums lose.
 #[test]
 fn values_with_a_mean_are_summed_right() {
@@ -166,8 +200,8 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
     if hopper().is_none() {
         return;
     }
-    for head_dim in [64, 128] {
-        let problem = Problem::new(Shape::new(2, 2, 700, head_dim)).unwrap();
+    for (head_dim, len) in [(64, 700), (128, 700), (64, 250), (128, 256)] {
+        let problem = Problem::new(Shape::new(2, 2, len, head_dim)).unwrap();
         let dims = problem.shape().key_dims();
         for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 256 }] {
             let plain = Quantizer::new(Fp8Format::E4m3).with_granularity(granularity);
@@ -184,9 +218,11 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
             let inputs = [(small, 150), (small.centered(), 151), (plain.centered(), 152)]
                 .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
             let expected = expected(&problem, &inputs);
-            for stage in STAGES {
-                let config = stage.at(head_dim, problem.mask());
-                let what = format!("{} {granularity} {head_dim}", stage.name);
+            let [q, k, v] = &inputs;
+            let (chosen, _) = choose(&problem, &Operands::of_host(q, k, v), 132);
+            assert_eq!(chosen.keys == Keys::AtOnce, len <= 512, "{chosen} {granularity}");
+            for config in STAGES.iter().map(|stage| stage.at(head_dim, problem.mask())).chain([chosen]) {
+                let what = format!("{config} {problem} {granularity}");
                 assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
             }
         }

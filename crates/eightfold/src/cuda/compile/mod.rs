@@ -178,13 +178,11 @@ pub(crate) fn replacement(file: &str) -> Option<Arc<str>> {
     REPLACED.lock().unwrap_or_else(PoisonError::into_inner).get(file).cloned()
 }
 
-/// A hash of a file under `kernels/` with every header that it reaches, in hexadecimal.
-pub fn source_fingerprint(file: &str) -> String {
-    let hash = |source: Source<'_>| {
-        let fields = source.files().flat_map(|(name, text)| [name, text]);
-        fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish() as u64
-    };
-    format!("{:016x}", Source::embedded(file).map_or(0, hash))
+/// A hash of files under `kernels/` with every header that they reach, in hexadecimal.
+pub fn source_fingerprint(files: &[&str]) -> String {
+    let sources: Vec<_> = files.iter().filter_map(|file| Source::embedded(file).ok()).collect();
+    let fields = sources.iter().flat_map(Source::files).flat_map(|(name, text)| [name, text]);
+    format!("{:016x}", fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish() as u64)
 }
 
 impl Compiler {

@@ -1,10 +1,11 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{Config, Launch, MOST_UNPROMOTED_KEYS, Scores, SplitKeys, Sums, Weights, fits_f16};
+use super::config::{Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, SplitKeys, Sums, Weights, fits_f16};
 use super::launch::work::{Cut, tiles_of_queries};
 use super::stages;
 use crate::cuda::Operands;
-use crate::problem::{Mask, Problem, Shape};
+use crate::problem::{Accuracy, Mask, Problem, Shape};
+use crate::quantize::SMALL_CODES;
 use crate::tensor::Fp8Format;
 
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
@@ -19,7 +20,7 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let stage = stages::of(problem.accuracy());
     let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
     let base = stage.at(problem.shape().head_dim, problem.mask());
-    let (config, reason) = by_size(problem, base, multiprocessors);
+    let (config, reason) = by_size(problem, operands, base, multiprocessors);
     match (narrow, config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
         (false, Scores::F16) => (
@@ -30,23 +31,19 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
 }
 
 /// The config for sums of scores that fit f16.
-fn by_size(problem: &Problem, base: Config, multiprocessors: usize) -> (Config, &'static str) {
+fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors: usize) -> (Config, &'static str) {
     let Shape { key_len, head_dim, .. } = problem.shape();
     let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, ..base };
     let units = tiles_of_queries(problem, &short);
-    if key_len <= 64 {
-        let config = Config { tile_keys: 64, stages: 1, flight: 2, launch: Launch::Dependent, ..short };
-        return (config, "few keys: one small tile, and a launch that starts early");
-    }
-    if units <= 2 * multiprocessors && key_len <= MOST_UNPROMOTED_KEYS {
-        let (tile_keys, stages, flight) = match (key_len, head_dim, problem.mask()) {
-            (..=128, ..) => (128, 1, 4),
-            (..=256, ..) => (256, 1, 4),
-            (_, 64, Mask::None) if base.weights == Weights::Fp8 => (512, 1, 4),
-            (_, 64, Mask::Causal) => (256, 2, 8),
-            _ => (256, 2, 4),
-        };
-        let config = Config { tile_keys, stages, flight, launch: Launch::Dependent, ..short };
+    if units <= 2 * multiprocessors
+        && let Some(tile_keys) = [64, 128, 192, 256, 512].into_iter().find(|keys| key_len <= *keys)
+    {
+        let flight = if tile_keys == 64 { 2 } else { 4 };
+        let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
+        if config.check_scales(operands).is_ok() {
+            return (config, "few queries and few keys: all keys at once, and a launch that starts early");
+        }
+        let config = Config { tile_keys: 256, stages: 2, flight: 4, launch: Launch::Dependent, ..short };
         return (config, "few queries and few keys: a warpgroup for every 64 queries, a launch that starts early");
     }
     if 2 * units <= multiprocessors && key_len >= MANY_KEYS {
@@ -73,6 +70,34 @@ fn by_size(problem: &Problem, base: Config, multiprocessors: usize) -> (Config, 
     (base, "enough query tiles for every multiprocessor: tall tiles read K and V least often")
 }
 
+/// What is chosen where no stage fits, by when it is: few keys, for every accuracy; few queries; codes of wide range. And
+/// warpgroups that take turns, which nothing is chosen for.
+pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
+    /// Multiprocessors of an H200.
+    const MULTIPROCESSORS: usize = 132;
+    let chosen = |shape: Shape, accuracy: Accuracy, largest_code: f32| {
+        let problem = Problem::new(shape).ok()?.with_mask(mask).with_accuracy(accuracy);
+        let mut operands = Operands::hoped(&problem);
+        operands.k.largest_code = largest_code;
+        Some(choose(&problem, &operands, MULTIPROCESSORS).0)
+    };
+    let few_keys = |accuracy: &Accuracy| {
+        let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
+        (format!("{accuracy}, few keys"), config)
+    };
+    let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
+    let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
+    let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
+    let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
+    others.extend([
+        ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
+        ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
+        ("fast, wide codes".into(), chosen(Shape::new(4, 16, 4096, head_dim), Accuracy::Fast, 448.0)),
+        ("fast, taking turns".into(), Some(turns)),
+    ]);
+    others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
+}
+
 /// The same with sums promoted every 512 keys: at 64 channels there are registers for them, unless weights have two parts.
 fn promoted(config: Config, head_dim: usize) -> Config {
     let sums = match (head_dim, config.weights) {
@@ -86,7 +111,6 @@ fn promoted(config: Config, head_dim: usize) -> Config {
 mod tests {
     use super::*;
     use crate::cuda::Arch;
-    use crate::problem::Accuracy;
 
     fn chosen(shape: Shape) -> Config {
         let problem = Problem::new(shape).unwrap();
@@ -99,9 +123,10 @@ mod tests {
         assert_eq!((small.warpgroups, small.tile_keys, small.promote), (1, 64, 0));
         for batch in [1, 2] {
             let mission = chosen(Shape::new(batch, 8, 512, 64));
-            assert_eq!((mission.warpgroups, mission.tile_keys, mission.stages), (1, 512, 1));
+            assert_eq!((mission.keys, mission.tile_keys, mission.launch), (Keys::AtOnce, 512, Launch::Dependent));
         }
-        assert_eq!(chosen(Shape::new(1, 8, 512, 128)).tile_keys, 256);
+        assert_eq!(chosen(Shape::new(1, 8, 512, 128)).keys, Keys::AtOnce);
+        assert_eq!(chosen(Shape::new(1, 8, 513, 128)).keys, Keys::Streamed);
         assert_eq!(chosen(Shape::new(2, 8, 2048, 64)).warpgroups, 2);
         assert_eq!(chosen(Shape::new(4, 16, 4096, 64)).warpgroups, 3);
         assert_eq!(chosen(Shape::new(4, 16, 4096, 128)).warpgroups, 2);

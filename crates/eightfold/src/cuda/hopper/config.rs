@@ -38,6 +38,8 @@ pub struct Config {
     pub order: Order,
     /// Steps of the value product, of 32 keys each, that are in flight at a time.
     pub flight: usize,
+    /// How the keys come.
+    pub keys: Keys,
 }
 
 knob_values! {
@@ -120,6 +122,16 @@ knob_values! {
     }
 }
 
+knob_values! {
+    /// How the keys come.
+    Keys("keys") {
+        /// In tiles, through a ring of buffers that a producer fills.
+        Streamed = "streamed",
+        /// All in one tile, brought by those who compute: for so few that waiting for them is most of the time.
+        AtOnce = "at-once",
+    }
+}
+
 /// Every knob of the hopper kernel, in the order in which a config prints them.
 pub const KNOBS: &[Knob] = &[
     Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
@@ -144,7 +156,11 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "launch", values: Launch::NAMES, what: "whether blocks may start before the launch before is done" },
     Knob { name: "order", values: Order::NAMES, what: "whether warpgroups take turns at the tensor cores" },
     Knob { name: "flight", values: &["1", "2", "4", "8"], what: "steps of the value product in flight at a time" },
+    Knob { name: "keys", values: Keys::NAMES, what: "whether keys pass by in tiles or are all there at once" },
 ];
+
+/// The files under `kernels/`: where keys are streamed, and where they are there at once.
+pub const FILES: &[&str] = &["hopper/attention.cu", "hopper/short.cu"];
 
 /// The head dims that the kernel is written for.
 pub const HEAD_DIMS: &[usize] = &[64, 128];
@@ -183,9 +199,23 @@ impl Config {
         }
     }
 
-    /// Threads of a block: the computing warpgroups, and a warpgroup (beside a single one: two warps) that copies.
+    /// The file under `kernels/` that is compiled for it.
+    pub fn file(&self) -> &'static str {
+        match self.keys {
+            Keys::Streamed => FILES[0],
+            Keys::AtOnce => FILES[1],
+        }
+    }
+
+    /// Threads of a block: the computing warpgroups, and, where keys are streamed, a warpgroup (beside a single one: two
+    /// warps) that copies.
     pub fn threads(&self) -> usize {
-        WARPGROUP_THREADS * self.warpgroups + if self.warpgroups > 1 { WARPGROUP_THREADS } else { 64 }
+        let copying = match (self.keys, self.warpgroups) {
+            (Keys::AtOnce, _) => 0,
+            (Keys::Streamed, 1) => 64,
+            (Keys::Streamed, _) => WARPGROUP_THREADS,
+        };
+        WARPGROUP_THREADS * self.warpgroups + copying
     }
 
     /// The rules between knobs, whatever the problem and the machine.
@@ -247,7 +277,11 @@ impl Config {
                 format!("set {} or less, or a larger tile_keys", self.tile_keys / STEP_KEYS),
             ));
         }
-        if self.tile_keys > 256 && !(self.warpgroups == 1 && self.scores == Scores::F16 && self.weights == Weights::Fp8)
+        self.check_keys()?;
+        if self.tile_keys > 256
+            && !(self.warpgroups == 1
+                && self.scores == Scores::F16
+                && (self.weights == Weights::Fp8 || self.keys == Keys::AtOnce))
         {
             return Err(Error::invalid(
                 "tile_keys",
@@ -282,6 +316,41 @@ impl Config {
         Ok(())
     }
 
+    /// With all keys at once there is one tile, and what is for several has no meaning.
+    fn check_keys(&self) -> Result<()> {
+        let one_tile = self.warpgroups == 1
+            && self.stages == 1
+            && self.promote == 0
+            && self.split_keys == SplitKeys::Off
+            && self.rescale == Rescale::Lazy
+            && self.row_sum == RowSum::Tensor;
+        if self.keys == Keys::AtOnce && !one_tile {
+            return Err(Error::invalid(
+                "keys",
+                "all keys at once are one tile for one warpgroup, summed up once and by the products",
+                "set warpgroups=1, stages=1, promote=0, sums=registers, split_keys=off, rescale=lazy and row_sum=tensor, \
+                 or keys=streamed",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether no scale of K or V changes within a tile.
+    pub(super) fn check_scales(&self, operands: &Operands) -> Result<()> {
+        for (name, granularity) in [("k scales", operands.k.granularity), ("v scales", operands.v.granularity)] {
+            if let Granularity::Block { rows } = granularity
+                && !rows.is_multiple_of(self.tile_keys)
+            {
+                return Err(Error::invalid(
+                    name,
+                    format!("a scale for every {rows} rows changes within a tile of {} keys", self.tile_keys),
+                    "quantise in blocks of a multiple of 256 rows, set a smaller tile_keys that divides them, or use the cpu kernel",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a kernel of this config can compute the problem with tensors like these, on this architecture.
     pub fn check_problem(&self, problem: &Problem, operands: &Operands, arch: Arch) -> Result<()> {
         self.check()?;
@@ -294,16 +363,14 @@ impl Config {
                 "pad each head with zeros, or use the cpu kernel",
             ));
         }
-        for (name, granularity) in [("k scales", operands.k.granularity), ("v scales", operands.v.granularity)] {
-            if let Granularity::Block { rows } = granularity
-                && !rows.is_multiple_of(self.tile_keys)
-            {
-                return Err(Error::invalid(
-                    name,
-                    format!("a scale for every {rows} rows changes within a tile of {} keys", self.tile_keys),
-                    "quantise in blocks of a multiple of 256 rows, set a smaller tile_keys that divides them, or use the cpu kernel",
-                ));
-            }
+        self.check_scales(operands)?;
+        let key_len = problem.shape().key_len;
+        if self.keys == Keys::AtOnce && key_len > self.tile_keys {
+            return Err(Error::invalid(
+                "keys",
+                format!("{key_len} keys do not fit into one tile of {}", self.tile_keys),
+                "set a larger tile_keys, or keys=streamed",
+            ));
         }
         let (queries, keys) = (operands.q.largest_code, operands.k.largest_code);
         if self.scores == Scores::F16 && !fits_f16(problem, operands) {
@@ -318,13 +385,13 @@ impl Config {
         }
         // How long the parts of split keys are is known at launch.
         if self.split_keys == SplitKeys::Off {
-            self.check_sums(problem.shape().key_len, operands)?;
+            self.check_sums(key_len, operands)?;
         }
-        if self.tile_keys > 256 && head_dim > 64 {
+        if self.tile_keys > 256 && head_dim > 64 && self.keys == Keys::Streamed {
             return Err(Error::invalid(
                 "tile_keys",
                 format!("scores of {} keys and sums of {head_dim} channels are too many registers", self.tile_keys),
-                "set tile_keys=256",
+                "set tile_keys=256, or keys=at-once",
             ));
         }
         let bytes = super::shared_bytes(self, head_dim);
@@ -373,7 +440,7 @@ impl Default for Config {
 
 config_text! {
     numbers: "write a whole number";
-    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys
 }
 
 #[cfg(test)]
@@ -414,6 +481,8 @@ mod tests {
             ("fast,tile_keys=192", "promote"),
             ("fast,promote=0,sums=shared", "sums"),
             ("precise,scores=f32", "tile_keys"),
+            ("fast,keys=at-once", "keys"),
+            ("precise,warpgroups=1,promote=0,sums=registers,tile_keys=512", "tile_keys"),
             ("scores=f8", "scores"),
             ("tile=64", "knob"),
             ("fastest", "stage"),
@@ -450,6 +519,9 @@ mod tests {
         let centred: fn(&mut Operands) = |operands| operands.v = Operand { centred: true, ..operands.v };
         assert_eq!(check(unpromoted, &usual, centred, Arch::Sm90), Ok(()));
         assert_eq!(check(unpromoted, &problem(512, 64), nothing, Arch::Sm90), Ok(()));
+        let at_once = "fast,warpgroups=1,stages=1,promote=0,sums=registers,tile_keys=512,keys=at-once";
+        assert_eq!(check(at_once, &problem(512, 128), nothing, Arch::Sm90), Ok(()));
+        assert!(refused(at_once, &usual, nothing, Arch::Sm90).starts_with("keys: 1000 keys do not fit"));
         let large = "fast,warpgroups=3,tile_keys=256,stages=4,promote=512,sums=shared";
         assert!(refused(large, &problem(512, 128), nothing, Arch::Sm90).starts_with("tile_keys: the tiles of"));
     }

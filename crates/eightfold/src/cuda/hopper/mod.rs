@@ -9,8 +9,10 @@ mod stages;
 
 use super::Arch;
 use crate::error::{Error, Result};
-pub use choose::choose;
-pub use config::{Config, HEAD_DIMS, KNOBS, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+pub use choose::{choose, others};
+pub use config::{
+    Config, FILES, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights,
+};
 pub use launch::Prepared;
 pub(super) use program::program;
 pub use program::shared_bytes;

@@ -1,6 +1,6 @@
 //! Problem × config → the program that the compiler gets.
 
-use super::config::{Config, Order, RowSum, Scores, Sums, Weights};
+use super::config::{Config, Keys, Order, RowSum, Scores, Sums, Weights};
 use super::{Launch, Rescale, SplitKeys};
 use crate::cuda::compile::Program;
 use crate::cuda::specialisation::{Specialisation, flag};
@@ -25,10 +25,15 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("DEPENDENT", flag(config.launch == Launch::Dependent)),
         ("PINGPONG", flag(config.order == Order::Pingpong)),
         ("FLIGHT", config.flight.to_string()),
+        ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
         ("MASKS", masks(kind, config).to_string()),
         ("SHARED_BYTES", shared.to_string()),
     ]);
-    Program { file: "hopper/attention.cu", entry: "hopper_attention", defines, dynamic_shared_bytes: shared }
+    let entry = match config.keys {
+        Keys::Streamed => "hopper_attention",
+        Keys::AtOnce => "hopper_short",
+    };
+    Program { file: config.file(), entry, defines, dynamic_shared_bytes: shared }
 }
 
 /// Which tiles of keys are cut by the mask or by the end of the keys: 0 none; 1 any, where there are so few that one body

@@ -1,6 +1,6 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{Config, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
 use crate::error::Result;
 use crate::knobs;
 use crate::problem::{Accuracy, Mask};
@@ -25,6 +25,7 @@ const BASE: Config = Config {
     launch: Launch::Plain,
     order: Order::Free,
     flight: 2,
+    keys: Keys::Streamed,
 };
 const FAST: Config = Config { linear: 8, ..BASE };
 const BALANCED: Config = Config { linear: 3, ..BASE };
@@ -34,14 +35,16 @@ const PRECISE: Config = Config { weights: Weights::Split, ..BASE };
 /// The same with scores in f32, for codes of any range: they take twice the registers, so that half the keys and two
 /// warpgroups fit.
 pub(super) fn in_f32(config: Config) -> Config {
+    let config = Config { scores: Scores::F32, linear: 0, flight: config.flight.min(2), ..config };
+    if config.keys == Keys::AtOnce && config.tile_keys <= 256 {
+        return config;
+    }
     Config {
-        scores: Scores::F32,
-        linear: 0,
         tile_keys: config.tile_keys.min(128),
         warpgroups: config.warpgroups.min(2),
         stages: if config.warpgroups > 1 { 3 } else { config.stages.max(2) },
         sums: if config.promote > 0 { Sums::Shared } else { Sums::Registers },
-        flight: config.flight.min(2),
+        keys: Keys::Streamed,
         ..config
     }
 }

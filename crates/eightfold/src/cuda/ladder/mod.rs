@@ -16,5 +16,8 @@ pub use program::shared_bytes;
 pub use space::draws;
 pub use stages::{STAGES, Stage, find as find_stage};
 
+/// The file under `kernels/`.
+pub const FILE: &str = "ladder/attention.cu";
+
 /// The architectures that the kernel is compiled for.
 pub const ARCHS: &[Arch] = &[Arch::Sm89, Arch::Sm90];

@@ -25,7 +25,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("KEY_GROUPS", config.key_groups.to_string()),
         ("SHARED_BYTES", shared.to_string()),
     ]);
-    Program { file: "ladder/attention.cu", entry: "ladder_attention", defines, dynamic_shared_bytes: shared }
+    Program { file: super::FILE, entry: "ladder_attention", defines, dynamic_shared_bytes: shared }
 }
 
 /// The dynamic shared memory of a block; the kernel asserts that it comes to the same (`kernels/ladder/shared.cuh`).

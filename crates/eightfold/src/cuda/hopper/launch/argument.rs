@@ -1,4 +1,4 @@
-//! What is passed to `hopper_attention` by value; the structs of `kernels/hopper/problem.cuh`, field by field.
+//! What is passed to `hopper_attention` and `hopper_short` by value; the structs of `kernels/hopper/problem.cuh`, field by field.
 
 use super::divider::Divider;
 use super::work::Cut;
@@ -21,6 +21,16 @@ struct Scales {
     rows: i32,
 }
 
+/// Where the lines of Q or K are, and how many bytes apart.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CodeLines {
+    codes: u64,
+    batch_stride: i64,
+    head_stride: i64,
+    row_stride: i64,
+}
+
 /// One problem with its tensors.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,10 +43,8 @@ pub(super) struct Attention {
     v_scales: Scales,
     k_means: u64,
     v_means: u64,
-    q_codes: u64,
-    q_batch_stride: i64,
-    q_head_stride: i64,
-    q_row_stride: i64,
+    q_lines: CodeLines,
+    k_lines: CodeLines,
     output: u64,
     output_batch_stride: i64,
     output_head_stride: i64,
@@ -59,12 +67,25 @@ pub(super) struct Attention {
     by_head_tiles: Divider,
     by_heads: Divider,
     by_group: Divider,
+    by_query_len: Divider,
 }
 
 impl Scales {
     fn new(tensor: &DeviceTensor) -> Result<Scales> {
         let (head_stride, rows) = scale_strides(tensor.granularity(), tensor.dims().len)?;
         Ok(Scales { values: tensor.scales(), head_stride, rows })
+    }
+}
+
+impl CodeLines {
+    fn new(tensor: &DeviceTensor) -> Result<CodeLines> {
+        let lines = tensor.lines();
+        Ok(CodeLines {
+            codes: tensor.codes(),
+            batch_stride: stride("strides", lines.batch_stride)?,
+            head_stride: stride("strides", lines.head_stride)?,
+            row_stride: stride("strides", lines.line_stride)?,
+        })
     }
 }
 
@@ -93,10 +114,8 @@ impl Attention {
             v_scales: Scales::new(v)?,
             k_means: k.means().unwrap_or(0),
             v_means: v.means().unwrap_or(0),
-            q_codes: q.codes(),
-            q_batch_stride: stride("strides", q.lines().batch_stride)?,
-            q_head_stride: stride("strides", q.lines().head_stride)?,
-            q_row_stride: stride("strides", q.lines().line_stride)?,
+            q_lines: CodeLines::new(q)?,
+            k_lines: CodeLines::new(k)?,
             output: output.values(),
             output_batch_stride: stride("output", strides.batch)?,
             output_head_stride: stride("output", strides.head)?,
@@ -119,6 +138,7 @@ impl Attention {
             by_head_tiles: by("query_heads", cut.head_tiles)?,
             by_heads: by("query_heads", cut.head_tiles * shape.batch)?,
             by_group: by("query_heads", shape.group())?,
+            by_query_len: by("query_len", shape.query_len)?,
         })
     }
 }
@@ -169,7 +189,7 @@ mod tests {
     fn the_layout_is_that_of_the_device_code() {
         assert_eq!(size_of::<Scales>(), 16);
         assert_eq!((offset_of!(Scales, head_stride), offset_of!(Scales, rows)), (8, 12));
-        assert_eq!((size_of::<Attention>(), align_of::<Attention>()), (640, 64));
+        assert_eq!((size_of::<Attention>(), align_of::<Attention>()), (704, 64));
         let offsets = [
             (offset_of!(Attention, k), 128),
             (offset_of!(Attention, v), 256),
@@ -178,25 +198,27 @@ mod tests {
             (offset_of!(Attention, v_scales), 416),
             (offset_of!(Attention, k_means), 432),
             (offset_of!(Attention, v_means), 440),
-            (offset_of!(Attention, q_codes), 448),
-            (offset_of!(Attention, q_row_stride), 472),
-            (offset_of!(Attention, output), 480),
-            (offset_of!(Attention, output_row_stride), 504),
-            (offset_of!(Attention, lse), 512),
-            (offset_of!(Attention, partial), 520),
-            (offset_of!(Attention, tickets), 528),
-            (offset_of!(Attention, batch), 536),
-            (offset_of!(Attention, key_len), 552),
-            (offset_of!(Attention, packed_heads), 556),
-            (offset_of!(Attention, query_tiles), 560),
-            (offset_of!(Attention, head_tiles), 564),
-            (offset_of!(Attention, splits), 568),
-            (offset_of!(Attention, tiles_per_split), 572),
-            (offset_of!(Attention, scale_log2), 576),
-            (offset_of!(Attention, by_query_tiles), 580),
-            (offset_of!(Attention, by_head_tiles), 588),
-            (offset_of!(Attention, by_heads), 596),
-            (offset_of!(Attention, by_group), 604),
+            (offset_of!(Attention, q_lines), 448),
+            (offset_of!(Attention, k_lines), 480),
+            (offset_of!(Attention, output), 512),
+            (offset_of!(Attention, output_row_stride), 536),
+            (offset_of!(Attention, lse), 544),
+            (offset_of!(Attention, partial), 552),
+            (offset_of!(Attention, tickets), 560),
+            (offset_of!(Attention, batch), 568),
+            (offset_of!(Attention, key_len), 584),
+            (offset_of!(Attention, packed_heads), 588),
+            (offset_of!(Attention, query_tiles), 592),
+            (offset_of!(Attention, head_tiles), 596),
+            (offset_of!(Attention, splits), 600),
+            (offset_of!(Attention, tiles_per_split), 604),
+            (offset_of!(Attention, scale_log2), 608),
+            (offset_of!(Attention, by_query_tiles), 612),
+            (offset_of!(Attention, by_head_tiles), 620),
+            (offset_of!(Attention, by_heads), 628),
+            (offset_of!(Attention, by_group), 636),
+            (offset_of!(Attention, by_query_len), 644),
+            (offset_of!(CodeLines, row_stride), 24),
         ];
         for (offset, expected) in offsets {
             assert_eq!(offset, expected);

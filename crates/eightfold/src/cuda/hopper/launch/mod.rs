@@ -1,4 +1,4 @@
-//! Host side of `kernels/hopper/attention.cu`: what is passed to it, how many blocks, and the memory that it needs.
+//! Host side of `kernels/hopper/attention.cu` and `short.cu`: what is passed to it, how many blocks, and the memory that it needs.
 
 mod argument;
 mod arrange;
@@ -84,7 +84,7 @@ impl Prepared {
             kernel,
             cut,
             grid: Grid {
-                blocks: cut.blocks(multiprocessors, blocks_per_multiprocessor),
+                blocks: cut.blocks(config, multiprocessors, blocks_per_multiprocessor),
                 threads: threads as u32,
                 dynamic_shared_bytes,
             },

@@ -1,6 +1,6 @@
 //! How a problem is cut into units of work, and how many blocks do them.
 
-use crate::cuda::hopper::config::{Config, SplitKeys};
+use crate::cuda::hopper::config::{Config, Keys, SplitKeys};
 use crate::error::{Error, Result};
 use crate::problem::{Problem, Shape};
 
@@ -59,9 +59,13 @@ impl Cut {
         self.tiles_per_split * config.tile_keys
     }
 
-    /// Blocks of a launch: as many as fit at a time, and no more than there is work.
-    pub(super) fn blocks(&self, multiprocessors: usize, blocks_per_multiprocessor: usize) -> u32 {
-        let resident = multiprocessors.saturating_mul(blocks_per_multiprocessor).max(1);
+    /// Blocks of a launch: as many as fit at a time, and no more than there is work; or, of those that do not come back
+    /// for more, as many as there is work.
+    pub(super) fn blocks(&self, config: &Config, multiprocessors: usize, blocks_per_multiprocessor: usize) -> u32 {
+        let resident = match config.keys {
+            Keys::Streamed => multiprocessors.saturating_mul(blocks_per_multiprocessor).max(1),
+            Keys::AtOnce => usize::MAX,
+        };
         u32::try_from(resident.min(self.units * self.splits)).unwrap_or(u32::MAX)
     }
 }
@@ -144,8 +148,11 @@ mod tests {
         assert_eq!(parts(Shape { key_len: 131_072, ..decode }), (32, 16));
         assert_eq!(parts(Shape { key_len: 40 * 256, ..decode }), (20, 2));
         assert_eq!(cut(Shape::new(4, 16, 4096, 128), split).splits, 1);
-        assert_eq!(cut(decode, split).blocks(132, 1), 128);
-        assert_eq!(cut(Shape::new(4, 16, 4096, 64), "fast").blocks(132, 1), 132);
+        let blocks = |shape, text: &str| cut(shape, text).blocks(&text.parse().unwrap(), 132, 1);
+        assert_eq!(blocks(decode, split), 128);
+        assert_eq!(blocks(Shape::new(4, 16, 4096, 64), "fast"), 132);
+        let at_once = "fast,warpgroups=1,stages=1,promote=0,sums=registers,keys=at-once";
+        assert_eq!(blocks(Shape::new(4, 16, 256, 64), at_once), 4 * 16 * 4);
     }
 
     #[test]

@@ -1,0 +1,166 @@
+// FP8 attention for Hopper where all keys fit into shared memory at once: a warpgroup for every 64 queries, for which
+// nothing counts but the time from the launch to the last store.
+//
+//   every thread brings lines of Q and K, the copy engine V
+//   for each part of the keys, as it arrives: S = Q·Kᵀ;  mask;  maximum
+//   for each part: P = 2^(S - maximum), O += P·V
+//   store O / sum and the log-sum-exp
+#include "hopper/problem.cuh"
+#include "hopper/settings.cuh"
+#include "hopper/shared.cuh"
+#include "hopper/store.cuh"
+#include "hopper/tile.cuh"
+#include "ptx/copy.cuh"
+
+// Lines of Q and K are brought 16 bytes at a time: a thread has the same place in every so many lines.
+constexpr int CHUNKS = HEAD_DIM / 16;
+constexpr int LINES = WARPGROUP / CHUNKS;
+constexpr int QUERY_LINES = TILE_QUERIES / LINES;  // of a thread
+
+// Everything that can be known without reading a tensor is made out before the launch before has ended. One body of code
+// serves all tiles, whatever they see: fetching another one's instructions takes longer than what it would save.
+//
+// Keys are placed so that the last one that any row sees is among the last 64: then only the last 128 can be out of some
+// row's sight, since of 64 rows the first sees at most 63 keys less than the last. What lies before the first key has no
+// part in maxima, zeros for values, and zeros for ones where weights are summed up.
+struct AttendAtOnce : Tile {
+    static constexpr int PARTS = VALUE_BOXES;
+    static constexpr int CUT = MASKS == MASKS_NONE ? 0 : TILE_KEYS < 128 ? TILE_KEYS : 128;  // keys that a mask may hide
+
+    Shared shared;
+    int seen_keys;  // by the row of the tile that sees most
+    int start;      // the keys are those from here on; less than zero if they are fewer than fit
+    const unsigned char* queries[QUERY_LINES];
+    bool is_query[QUERY_LINES];
+    const unsigned char* keys;
+    int line;             // the first that this thread brings
+    unsigned line_place;  // of the first of them in shared memory
+    RowPlace places[2];
+
+    __device__ AttendAtOnce(const Attention& problem, const Work& work, Shared shared)
+        : Tile(problem, work, threadIdx.x, 0),
+          shared(shared),
+          seen_keys(problem.visible_keys(
+              problem.packed_heads > 1 ? problem.query_len - 1
+                                       : min(work.first_query + TILE_QUERIES, problem.query_len) - 1)),
+          start(MASKS == MASKS_NONE ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
+          line(threadIdx.x / CHUNKS),
+          places{{problem, work, first_row}, {problem, work, first_row + 8}} {
+        int chunk = threadIdx.x % CHUNKS;
+        // The pattern of a swizzle is the same every eight lines.
+        line_place = line * HEAD_DIM + 16 * swizzled<HEAD_DIM>(line, chunk);
+        const Lines &q = problem.q_lines, &k = problem.k_lines;
+#pragma unroll
+        for (int i = 0; i < QUERY_LINES; ++i) {
+            int row = line + i * LINES;
+            queries[i] = q.codes + work.batch * q.batch_stride + work.head(problem, row) * q.head_stride +
+                         work.query(problem, row) * q.row_stride + 16 * chunk;
+            is_query[i] = work.has_row(problem, row);
+        }
+        keys = k.codes + work.batch * k.batch_stride + work.kv_head * k.head_stride +
+               (start + line) * k.row_stride + 16 * chunk;
+    }
+
+    __device__ void run() {
+        const float *first = query_scale(0), *second = query_scale(1), *of_keys = key_scale(0),
+                    *of_values = value_scale(0);
+        if constexpr (DEPENDENT) wait_for_last_launch();
+        float scales[4] = {*first, *second, *of_keys, *of_values};
+        copy_queries();
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) copy_keys(part);
+        copy_values();
+
+        Scores scores;
+        multiply_parts(scores);
+        set_scales(scales[0], scales[1], scales[2]);
+        follow_maximum(scores);
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            constexpr int STEPS = VALUE_ROW / STEP;
+            sleep_until_phase(shared.part_full(part), 0);
+            sums.start(scores, weights, shared.values(0), rows.sum, part * STEPS, (part + 1) * STEPS);
+        }
+        wait_for_products<0>();
+        close();
+        store_rows(problem, work, sums, rows, places, scales[3], quad);
+    }
+
+   private:
+    __device__ void copy_queries() const {
+#pragma unroll
+        for (int i = 0; i < QUERY_LINES; ++i) {
+            copy_async_16(shared.queries() + line_place + i * LINES * HEAD_DIM, queries[i], is_query[i] ? 16 : 0);
+        }
+    }
+
+    // Keys that do not exist or that no row sees are not read, and zero.
+    __device__ void copy_keys(int part) const {
+#pragma unroll
+        for (int i = part * VALUE_ROW; i < (part + 1) * VALUE_ROW; i += LINES) {
+            int key = start + line + i;
+            bool seen = MASKS == MASKS_NONE || (key >= 0 && key < seen_keys);
+            copy_async_16(shared.keys(0) + line_place + i * HEAD_DIM, keys + i * problem.k_lines.row_stride,
+                          seen ? 16 : 0);
+        }
+        commit_copies();
+    }
+
+    // Each warp tells the copy engine of some parts. What lies before the first key arrives as zeros.
+    __device__ void copy_values() const {
+        for (int part = thread / 32; thread % 32 == 0 && part < PARTS; part += 4) {
+            arrive_expecting(shared.part_full(part), VALUE_ROW * HEAD_DIM);
+            copy_box(shared.values(0) + part * VALUE_BOX_BYTES, &problem.v, shared.part_full(part),
+                     start + part * VALUE_ROW, 0, work.kv_head, work.batch);
+        }
+        __syncwarp();
+    }
+
+    template <int PART = 0>
+    __device__ void multiply_parts(Scores& scores) const {
+        wait_for_copies<PARTS - 1 - PART>();
+        publish_stores();
+        __syncthreads();
+        start_scores(scores, shared.queries(), shared.keys(0), PART, PART + 1);
+        if constexpr (PART + 1 < PARTS) multiply_parts<PART + 1>(scores);
+    }
+
+    __device__ void follow_maximum(Scores& scores) {
+        Maxima maxima;
+        include_parts(scores, maxima);
+        if constexpr (CUT > 0) {
+            wait_for_products<0>();
+            mask(scores, start, TILE_KEYS - CUT);
+            maxima.include(scores, TILE_KEYS - CUT, TILE_KEYS, -start);
+        }
+        float largest[2];
+        maxima.result(largest);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) rows.maximum[row] = fmaxf(largest[row] * rows.scale[row], LOWEST);
+        weights.set(rows);
+    }
+
+    // A part's maxima are found while the next ones are multiplied; parts that may be cut wait for their mask.
+    template <int PART = 0>
+    __device__ void include_parts(const Scores& scores, Maxima& maxima) const {
+        if constexpr (PART < (TILE_KEYS - CUT) / VALUE_ROW) {
+            wait_for_products<PARTS - 1 - PART>();
+            maxima.include(scores, PART * VALUE_ROW, (PART + 1) * VALUE_ROW, -start);
+            include_parts<PART + 1>(scores, maxima);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_short(const __grid_constant__ Attention problem) {
+    extern __shared__ __align__(1024) char memory[];
+    Shared shared{shared_address(memory)};
+    if constexpr (DEPENDENT) let_next_launch_start();
+    if (threadIdx.x == 0) {
+        prefetch_map(&problem.v);
+        shared.make_part_barriers();
+    }
+    AttendAtOnce tile(problem, Work(problem, blockIdx.x), shared);
+    shared.write_ones(-tile.start);
+    __syncthreads();
+    tile.run();
+}
