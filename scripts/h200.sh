@@ -8,8 +8,8 @@
 # SECTIONs, all of them unless some are named:
 #   doctor     what this machine has
 #   build      every stage compiled by NVRTC and, beside it, by nvcc
-#   run        the gates for every stage, standard shapes, both masks
-#   odd        the gates for every stage on sizes that divide nothing
+#   run        the gates for every stage and for what the plan picks, standard shapes, both masks
+#   odd        the same on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
@@ -64,6 +64,9 @@ if [ ! -x "$eightfold" ]; then
 fi
 python=${PYTHON:-python3}
 kernels=${KERNELS:-ladder hopper}
+every_accuracy="--accuracy fast balanced exact-exp precise"
+# No stage, but what the plan picks for few keys.
+few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,launch=dependent,keys=at-once
 failed=0
 
 # Runs a job, keeps all that it says, and shows how it ended and how long it took.
@@ -101,11 +104,13 @@ section_build() {
 }
 
 section_run() {
-    local kernel
-    for kernel in $kernels; do
-        job "run-$kernel" "$eightfold" run --kernel "$kernel" --out "$out/records" || troubles "run-$kernel"
-        job "run-$kernel-causal" "$eightfold" run --kernel "$kernel" --causal --out "$out/records" ||
-            troubles "run-$kernel-causal"
+    local kernel mask
+    for mask in "" --causal; do
+        for kernel in $kernels; do
+            job "run-$kernel$mask" "$eightfold" run --kernel "$kernel" $mask --out "$out/records" ||
+                troubles "run-$kernel$mask"
+        done
+        job "run-plan$mask" "$eightfold" run $every_accuracy $mask --out "$out/records" || troubles "run-plan$mask"
     done
 }
 
@@ -114,6 +119,7 @@ section_odd() {
     for kernel in $kernels; do
         job "odd-$kernel" "$eightfold" run --kernel "$kernel" --odd --out "$out/records" || troubles "odd-$kernel"
     done
+    case $kernels in *hopper*) job odd-few-keys "$eightfold" run --variant $few_keys --odd --out "$out/records" || troubles odd-few-keys ;; esac
 }
 
 section_ladder() {
@@ -145,7 +151,7 @@ section_flagship() {
     for name in flagship flagship-causal; do
         local mask=()
         [ "$name" = flagship-causal ] && mask=(--causal)
-        job "$name" "$eightfold" bench --accuracy fast balanced exact-exp precise ${mask[@]+"${mask[@]}"} --peer torch \
+        job "$name" "$eightfold" bench $every_accuracy ${mask[@]+"${mask[@]}"} --peer torch \
             --python "$python" --out "$out/records" --shape small mission mission_b2 long 4,16,4096,64 2,16,2048,128 \
             4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
@@ -199,7 +205,7 @@ sanitizer_program() {
 shapes=(small 1,2,77,64 1,1,300,64)
 
 section_sanitizer() {
-    local program kernel stages stage tool name code line found
+    local program kernel stages stage variant tool name code line found
     if ! program=$(sanitizer_program); then
         echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
         failed=1
@@ -211,6 +217,7 @@ section_sanitizer() {
         for stage in ${STAGES:-$("$eightfold" run --variant "$kernel:no-such-stage" 2>&1 | sed 's/.*valid: //; s/[),]//g')}; do
             stages+=" $kernel:$stage"
         done
+        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys"
     done
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
     {
@@ -221,14 +228,16 @@ section_sanitizer() {
         printf '\n'
     } | tee "$out/sanitizer.txt"
     for stage in $stages; do
+        variant=$stage
+        [ "$stage" = hopper:few-keys ] && variant=$few_keys
         # Compiled and cached first: the tools need only watch the kernel.
-        "$eightfold" run --variant "$stage" --shape "${shapes[@]}" --families gaussian --seeds 1 \
+        "$eightfold" run --variant "$variant" --shape "${shapes[@]}" --families gaussian --seeds 1 \
             --out "$out/sanitized" >"$out/log/plain-${stage/:/-}.txt" 2>&1 || failed=1
         # The tools side by side: each mostly waits for its own process to start.
         for tool in $tools; do
             name=$tool-${stage/:/-}
             {
-                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "$stage" \
+                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "$variant" \
                     --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
                 echo $? >"$out/log/$name.code"
             } &
