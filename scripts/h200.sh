@@ -9,7 +9,7 @@
 #   doctor     what this machine has
 #   build      every stage compiled by NVRTC and, beside it, by nvcc
 #   run        the gates for every stage and for what the plan picks, standard shapes, both masks
-#   odd        the same on sizes that divide nothing
+#   odd        the gates for every stage on sizes that divide nothing
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
@@ -119,7 +119,6 @@ section_odd() {
     for kernel in $kernels; do
         job "odd-$kernel" "$eightfold" run --kernel "$kernel" --odd --out "$out/records" || troubles "odd-$kernel"
     done
-    case $kernels in *hopper*) job odd-few-keys "$eightfold" run --variant $few_keys --odd --out "$out/records" || troubles odd-few-keys ;; esac
 }
 
 section_ladder() {

@@ -37,6 +37,12 @@ constexpr int VALUE_STEPS = TILE_KEYS / STEP;
 constexpr int SUM_COLUMNS = ROW_SUM_TENSOR ? 8 : 0;
 constexpr int VALUE_COLUMNS = HEAD_DIM + SUM_COLUMNS;
 
+// Sums of weights, all of one sign, suffer most from what FP8 products cut off. They are taken out after every tile; where
+// one tile is all and weights are precise, each of the eight rows has ones for a part of the keys alone.
+constexpr bool SUMS_IN_PARTS = KEYS_AT_ONCE && SPLIT_WEIGHTS;
+constexpr int SUM_PART = 64;
+static_assert(!SUMS_IN_PARTS || TILE_KEYS <= SUM_COLUMNS * SUM_PART, "there is a row for every part of the keys");
+
 // Weights are 2^(score - maximum + 8), so that E4M3 keeps more of the small ones. A maximum may lag behind by as much
 // as still fits below the largest code, 448.
 constexpr float WEIGHT_EXPONENT = 8.0f;

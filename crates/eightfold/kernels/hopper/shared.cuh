@@ -69,7 +69,9 @@ struct Shared {
                 int box = i / (8 * CHUNKS), row = i / CHUNKS % 8, chunk = i % CHUNKS;
                 unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
                                    (HEAD_DIM + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
-                unsigned word = box * VALUE_ROW + chunk * 16 < absent ? 0 : ONES;
+                int key = box * VALUE_ROW + chunk * 16;
+                bool counts = key >= absent && (!SUMS_IN_PARTS || key / SUM_PART == row);
+                unsigned word = counts ? ONES : 0;
                 store_shared_16(address, make_uint4(word, word, word, word));
             }
             publish_stores();

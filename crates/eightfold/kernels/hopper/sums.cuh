@@ -41,8 +41,11 @@ struct Sums {
     // Takes the sums of the weights out of the columns of ones, every tile: they are positive and suffer most.
     __device__ void take_row_sums(float (&row_sum)[2]) {
         if constexpr (SUM_COLUMNS > 0) {
-            row_sum[0] += value[HEAD_DIM / 2];
-            row_sum[1] += value[HEAD_DIM / 2 + 2];
+#pragma unroll
+            for (int i = 0; i < (SUMS_IN_PARTS ? 2 : 1); ++i) {
+                row_sum[0] += value[HEAD_DIM / 2 + i];
+                row_sum[1] += value[HEAD_DIM / 2 + 2 + i];
+            }
 #pragma unroll
             for (int i = HEAD_DIM / 2; i < VALUE_COLUMNS / 2; ++i) clear(value[i]);
         }
