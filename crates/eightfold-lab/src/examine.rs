@@ -13,7 +13,7 @@ use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Problem, Variant, cpu};
+use eightfold::{Error, OutputFormat, Problem, Variant, cpu};
 use std::time::Instant;
 
 /// A variant under the name that the table will show.
@@ -89,7 +89,7 @@ impl Examination<'_> {
                 _ => self.gate(candidate),
             });
         }
-        let peer_case = self.cases.first().filter(|_| torch.is_some() && lost.is_none()).map(without_lse);
+        let peer_case = self.cases.first().filter(|_| torch.is_some() && lost.is_none()).map(as_peers_see);
         if let (Some(torch), Some(case)) = (&mut torch, &peer_case) {
             progress.at(gating_share, &format!("{} {problem}: checking torch", self.shape));
             if on_gpu {
@@ -244,10 +244,11 @@ fn entry(name: &str, implementation: String, report: CorrectnessReport) -> Entry
     Entry { gates: vec![gate], cases, ..Entry::new(name, implementation) }
 }
 
-/// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it.
-fn without_lse(case: &Case) -> Case {
+/// PyTorch gives no log-sum-exp through its public function, so the peer is not asked for it. Whatever it writes is read
+/// in f32, and its tolerance has room for its rounding.
+fn as_peers_see(case: &Case) -> Case {
     let mut case = case.clone();
-    case.problem = case.problem.with_lse(false);
+    case.problem = case.problem.with_lse(false).with_output_format(OutputFormat::F32);
     case
 }
 
@@ -257,7 +258,8 @@ fn gate_torch(torch: &mut Torch, case: &Case, thresholds: &Thresholds) -> Entry 
     let numbers = cpu::Numbers::F32;
     let like = Variant::Cpu(cpu::Config { numbers, ..cpu::Config::default() });
     let report = gates::check(torch, std::slice::from_ref(case), thresholds.tolerance(&like), thresholds);
-    Entry { peer: true, ..entry("torch", implementation, report) }
+    let output_format = Some(Torch::OUTPUT_FORMAT.into());
+    Entry { peer: true, output_format, ..entry("torch", implementation, report) }
 }
 
 fn gate_torch_on_cuda(torch: &mut Torch, backend: Backend, case: &Case, thresholds: &Thresholds) -> Entry {
@@ -265,7 +267,8 @@ fn gate_torch_on_cuda(torch: &mut Torch, backend: Backend, case: &Case, threshol
     let tolerances = &thresholds.correctness.tolerance;
     let tolerance = if backend.is_fp8() { &tolerances.fp8_peer } else { &tolerances.bf16 };
     let report = gates::check(&mut TorchOnCuda { torch, backend }, std::slice::from_ref(case), tolerance, thresholds);
-    Entry { peer: true, ..entry(backend.name(), implementation, report) }
+    let output_format = Some(backend.output_format().into());
+    Entry { peer: true, output_format, ..entry(backend.name(), implementation, report) }
 }
 
 #[cfg(test)]

@@ -109,9 +109,10 @@ impl Inputs {
             Family::Huge => (HUGE_SCORES, HUGE_VALUES),
             _ => (1.0, 1.0),
         };
-        let mut q = scaled_normal(Use::Q, queries, score_scale);
-        let mut k = scaled_normal(Use::K, keys, score_scale);
-        let mut v = scaled_normal(Use::V, keys, value_scale);
+        let (mut q, (mut k, mut v)) = rayon::join(
+            || scaled_normal(Use::Q, queries, score_scale),
+            || rayon::join(|| scaled_normal(Use::K, keys, score_scale), || scaled_normal(Use::V, keys, value_scale)),
+        );
         match family {
             Family::Gaussian | Family::Tiny | Family::Huge => {}
             Family::Outliers => {

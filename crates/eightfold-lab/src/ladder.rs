@@ -8,7 +8,7 @@ use crate::peers::Torch;
 use crate::progress::{Part, Progress};
 use crate::record::{Entry, Group};
 use crate::shapes::NamedShape;
-use eightfold::{Error, Mask, Problem, Result};
+use eightfold::{Error, Mask, OutputFormat, Problem, Result};
 
 /// The whole job has to end within two minutes on two cores, and the scalar baseline of the CPU alone takes several
 /// seconds per run on the longest shape.
@@ -22,6 +22,8 @@ pub struct Climb<'a> {
     pub shapes: &'a [NamedShape],
     /// Under which mask.
     pub mask: Mask,
+    /// What results are written as.
+    pub output: OutputFormat,
     /// The limits and the timing policy.
     pub thresholds: &'a Thresholds,
     /// Who is measured in the same run.
@@ -44,7 +46,7 @@ impl Climb<'_> {
         };
         let mut rungs = Vec::new();
         for shape in self.shapes {
-            rungs.push((shape, Problem::new(shape.shape)?.with_mask(self.mask)));
+            rungs.push((shape, Problem::new(shape.shape)?.with_mask(self.mask).with_output_format(self.output)));
         }
         let total: f64 = rungs.iter().map(|(_, problem)| problem.flop()).sum();
         let mut done = 0.0;
@@ -53,7 +55,7 @@ impl Climb<'_> {
             progress.at(start, &format!("{} {problem}: preparing inputs and references", shape.name));
             let candidates = self.kernel.stages(shape.shape.head_dim, self.mask);
             let quantizer = quantizer(&problem, &candidates);
-            let cases = standard_cases(shape.shape, problem.mask(), thoroughness)?;
+            let cases = standard_cases(&problem, thoroughness);
             let cases = prepare_all(&cases, &quantizer, &self.thresholds.correctness.reference)?;
             let examination = Examination {
                 shape: &shape.name,

@@ -9,6 +9,7 @@ use crate::profile::Profiled;
 use crate::provenance::Provenance;
 use eightfold::{Error, Mask, Problem, Result, Shape};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -134,6 +135,18 @@ impl Group {
         let entries = Vec::new();
         Group { shape: shape.into(), problem: problem.into(), entries, sweep: false, bound: None, conditions: None }
     }
+
+    /// What results are written as, and who writes something else.
+    pub fn outputs(&self) -> String {
+        let ours = self.problem.output_format.as_str();
+        let written = self.entries.iter().filter_map(|entry| Some((entry.output_format.as_deref()?, &*entry.name)));
+        let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (format, name) in written.filter(|(format, _)| *format != ours) {
+            others.entry(format).or_default().push(name);
+        }
+        let others = others.iter().map(|(format, names)| format!(" ({} in {format})", names.join(", ")));
+        format!("{}{}", self.problem.outputs(), others.collect::<String>())
+    }
 }
 
 /// One contestant on one problem.
@@ -145,6 +158,9 @@ pub struct Entry {
     pub implementation: String,
     /// Whether it is somebody else's implementation, measured beside ours.
     pub peer: bool,
+    /// What a peer writes its results as. Ours writes what the problem says; none in records from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_format: Option<String>,
     /// What the gates decided.
     pub gates: Vec<GateReport>,
     /// What the correctness gate saw, case by case.
@@ -223,6 +239,17 @@ impl ProblemRecord {
         Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim }
     }
 
+    /// What results are written as, in words.
+    pub fn outputs(&self) -> String {
+        format!("outputs in {}", self.output_format)
+    }
+
+    /// The problem again, as far as it is timed: shape, mask, output format.
+    pub fn to_problem(&self) -> Result<Problem> {
+        let mask = if self.causal { Mask::Causal } else { Mask::None };
+        Ok(Problem::new(self.shape())?.with_mask(mask).with_output_format(self.output_format.parse()?))
+    }
+
     /// What a person calls the shape, its sizes if that says something else, and the mask.
     pub fn title(&self, name: &str) -> String {
         let sizes = self.shape().to_string();
@@ -244,7 +271,7 @@ impl From<&Problem> for ProblemRecord {
             causal: problem.mask() == Mask::Causal,
             softmax_scale: problem.softmax_scale(),
             input_format: problem.input_format().to_string(),
-            output_format: format!("{:?}", problem.output_format()).to_lowercase(),
+            output_format: problem.output_format().to_string(),
             output_layout: problem.output_layout().to_string(),
             lse: problem.lse(),
             gflop: problem.flop() / 1e9,
@@ -324,6 +351,7 @@ impl Entry {
             name: name.into(),
             implementation: implementation.into(),
             peer: false,
+            output_format: None,
             gates: Vec::new(),
             cases: Vec::new(),
             timing: None,
@@ -380,6 +408,24 @@ mod tests {
         let text = serde_json::to_string(&check).unwrap();
         let read: crate::gates::Check = serde_json::from_str(&text).unwrap();
         assert!(read.value.is_nan() && !read.pass);
+    }
+
+    #[test]
+    fn what_is_written_is_told_with_who_writes_something_else() {
+        let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap().with_output_format(eightfold::OutputFormat::Bf16);
+        let peer = |name: &str, format: Option<&str>| Entry {
+            peer: true,
+            output_format: format.map(Into::into),
+            ..Entry::new(name, name)
+        };
+        let mut group = Group::new("x", &problem);
+        group.entries = vec![Entry::new("ours", "ours"), peer("old", None), peer("torch-flash", Some("bf16"))];
+        assert_eq!(group.outputs(), "outputs in bf16");
+        group.entries.push(peer("cudnn-fp8", Some("e4m3")));
+        assert_eq!(group.outputs(), "outputs in bf16 (cudnn-fp8 in e4m3)");
+        group.problem.output_format = "f16".into();
+        group.entries.push(peer("torch-math", Some("bf16")));
+        assert_eq!(group.outputs(), "outputs in f16 (torch-flash, torch-math in bf16) (cudnn-fp8 in e4m3)");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What the correctness gate says where there is no plain right or wrong.
 
 use eightfold::quantize::Quantizer;
-use eightfold::{Error, Fp8Format, Fp8Tensor, Layout, Output, OutputFormat, Problem, Result, RunReport, Shape};
+use eightfold::{Error, Fp8Format, Fp8Tensor, Layout, Output, OutputFormat, Problem, Result, RunReport, Shape, Values};
 use eightfold_lab::gates::{
     Case, CorrectnessReport, Outcome, PlannedVariant, ReferencePolicy, Subject, Thresholds, check, checks,
 };
 use eightfold_lab::inputs::{Family, Inputs};
+use half::{bf16, f16};
 
 fn variant() -> PlannedVariant {
     PlannedVariant("cpu:queue".parse().unwrap())
@@ -80,6 +81,70 @@ fn half_precision_outputs_pass_with_their_rounding_and_no_more() {
         assert_eq!(report.gate.outcome, Outcome::Pass, "{format:?} {family}: {}", report.gate.summary);
         let l2 = report.gate.checks.iter().find(|check| check.name == checks::RELATIVE_L2).unwrap();
         assert!(l2.value > l2.limit / 10.0, "{format:?} {family}: {} is far below {}", l2.value, l2.limit);
+    }
+}
+
+/// A right kernel in f32, whose results are then disturbed and written in the problem's format.
+struct Disturbed {
+    /// The relative L2 norm of the disturbance.
+    error: f64,
+    /// Whether results are cut off to the format rather than rounded.
+    cut: bool,
+}
+
+impl Subject for Disturbed {
+    fn name(&self) -> String {
+        "disturbed".into()
+    }
+
+    fn run(
+        &mut self,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+        output: &mut Output,
+    ) -> Result<RunReport> {
+        let in_f32 = problem.with_output_format(OutputFormat::F32);
+        let mut right = Output::zeros(&in_f32);
+        let report = variant().run(&in_f32, q, k, v, &mut right)?;
+        let values = right.values.to_f32();
+        let norm = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+        let size = self.error * (norm / values.len() as f64).sqrt();
+        // As often up as down, by the same.
+        let disturbed = values.iter().enumerate().map(|(index, value)| {
+            let up = (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 2 == 0;
+            value + if up { size as f32 } else { -size as f32 }
+        });
+        let keep_bits = |value: f32, bits: u32| f32::from_bits(value.to_bits() & (u32::MAX << (23 - bits)));
+        let cut = |value: f32, bits: u32| if self.cut { keep_bits(value, bits) } else { value };
+        output.values = match problem.output_format() {
+            OutputFormat::F32 => Values::F32(disturbed.collect()),
+            OutputFormat::F16 => Values::F16(disturbed.map(|value| f16::from_f32(cut(value, 10))).collect()),
+            OutputFormat::Bf16 => Values::Bf16(disturbed.map(|value| bf16::from_f32(cut(value, 7))).collect()),
+        };
+        output.lse = right.lse;
+        Ok(report)
+    }
+}
+
+#[test]
+fn a_kernel_may_be_as_wrong_in_every_output_format_as_in_f32() {
+    let thresholds = Thresholds::embedded();
+    let tolerance = &thresholds.correctness.tolerance.f16;
+    let allowed = tolerance.relative_l2;
+    let problem = Problem::new(Shape::new(1, 16, 64, 64)).unwrap().with_lse(true);
+    for &format in OutputFormat::ALL {
+        let case = [case_of(&problem.with_output_format(format), Family::Gaussian)];
+        let failed = |error: f64, cut: bool| -> Vec<String> {
+            let report = check(&mut Disturbed { error, cut }, &case, tolerance, &thresholds);
+            report.gate.failed().map(|check| check.name.clone()).collect()
+        };
+        assert_eq!(failed(0.85 * allowed, false), [""; 0], "{format}");
+        assert_eq!(failed(1.15 * allowed, false), [checks::RELATIVE_L2], "{format}");
+        if format == OutputFormat::Bf16 {
+            assert_eq!(failed(0.0, true), [checks::RELATIVE_L2], "cut off to {format}");
+        }
     }
 }
 

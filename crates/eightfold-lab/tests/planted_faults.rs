@@ -24,7 +24,8 @@ fn prepare(cases: Vec<StandardCase>) -> Vec<Case> {
 /// The standard cases of a named shape; on the larger one, for the sake of time, only the families that the main job
 /// never leaves out.
 fn standard(name: &str, mask: Mask) -> Vec<Case> {
-    let mut cases = standard_cases(shapes::parse(name).unwrap().shape, mask, Thoroughness::Quick).unwrap();
+    let problem = Problem::new(shapes::parse(name).unwrap().shape).unwrap().with_mask(mask);
+    let mut cases = standard_cases(&problem, Thoroughness::Quick);
     if name != "small" {
         cases.retain(|case| matches!(case.family, Family::Gaussian | Family::BiasedValues) && case.seed == 1);
     }
@@ -120,8 +121,8 @@ fn faults_are_caught_on_a_sample_of_rows() {
     let quantizer = Quantizer::new(Fp8Format::E4m3);
     let policy = ReferencePolicy { max_gflop: 0.005, block_rows: 16 };
     let sampled = |mask| -> Vec<CaseSet> {
-        let shape = Shape::new(1, 2, 304, 64);
-        let cases = standard_cases(shape, mask, Thoroughness::Quick).unwrap();
+        let problem = Problem::new(Shape::new(1, 2, 304, 64)).unwrap().with_mask(mask);
+        let cases = standard_cases(&problem, Thoroughness::Quick);
         let cases: Vec<_> = cases.iter().map(|case| case.prepare(&quantizer, &policy).unwrap()).collect();
         assert!(cases.iter().all(|case| case.rows_compared() < 2 * 304 / 2));
         vec![("a sample", cases)]

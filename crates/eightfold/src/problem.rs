@@ -90,15 +90,16 @@ pub enum Mask {
     Causal,
 }
 
-/// The number format of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OutputFormat {
-    /// 32-bit float.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
+knob_values! {
+    /// The number format of the output.
+    OutputFormat("output") {
+        /// 32-bit float.
+        F32 = "f32",
+        /// IEEE half precision.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+    }
 }
 
 knob_values! {

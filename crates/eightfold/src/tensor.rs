@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 /// An 8-bit float format of the Open Compute Project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -358,21 +359,28 @@ impl<'a> Fp8Tensor<'a> {
 
     /// The values that the tensor stands for, in `[B,H,S,D]` order, exact in f64.
     pub fn dequantize(&self) -> Vec<f64> {
-        let Dims { batch, heads, len, head_dim } = self.dims;
-        let strides = self.strides();
+        let Dims { batch, heads, len, .. } = self.dims;
         let mut values = Vec::with_capacity(self.dims.count());
         for b in 0..batch {
             for h in 0..heads {
-                let means = self.head_means(b, h);
-                for row in 0..len {
-                    let scale = f64::from(self.scales.of_row(self.dims, b, h, row));
-                    let offset = strides.row_offset(b, h, row);
-                    for channel in 0..head_dim {
-                        let code = self.codes[offset + channel * strides.channel];
-                        let mean = means.map_or(0.0, |means| f64::from(means[channel]));
-                        values.push(f64::from(crate::fp8::decode(self.format, code)) * scale + mean);
-                    }
-                }
+                values.extend(self.dequantize_rows(b, h, 0..len));
+            }
+        }
+        values
+    }
+
+    /// The values that these rows of one head stand for, exact in f64.
+    pub fn dequantize_rows(&self, batch: usize, head: usize, rows: Range<usize>) -> Vec<f64> {
+        let strides = self.strides();
+        let means = self.head_means(batch, head);
+        let mut values = Vec::with_capacity(rows.len() * self.dims.head_dim);
+        for row in rows {
+            let scale = f64::from(self.scales.of_row(self.dims, batch, head, row));
+            let offset = strides.row_offset(batch, head, row);
+            for channel in 0..self.dims.head_dim {
+                let code = self.codes[offset + channel * strides.channel];
+                let mean = means.map_or(0.0, |means| f64::from(means[channel]));
+                values.push(f64::from(crate::fp8::decode(self.format, code)) * scale + mean);
             }
         }
         values

@@ -1,11 +1,11 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::{AccuracyArguments, mask, suited};
+use super::selection::{AccuracyArguments, OutputArgument, mask, suited};
 use crate::{Verdict, output};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use eightfold::quantize::SMALL_CODES;
-use eightfold::{Output, OutputFormat, Plan, Problem, Result};
+use eightfold::{Output, Plan, Problem, Result};
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
 use eightfold_lab::tensors::{self, UserTensors};
@@ -35,31 +35,13 @@ pub struct Arguments {
     #[arg(long, visible_alias = "kernel")]
     variant: Option<String>,
     /// Number format of the output
-    #[arg(long, value_enum, default_value_t = OutDtype::F32)]
-    out_dtype: OutDtype,
+    #[arg(long, value_enum, default_value_t = OutputArgument::F32)]
+    out_dtype: OutputArgument,
     #[command(flatten)]
     accuracy: AccuracyArguments,
     /// Also write the log-sum-exp of every row
     #[arg(long)]
     lse: bool,
-}
-
-/// The number format of the output.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-enum OutDtype {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl From<OutDtype> for OutputFormat {
-    fn from(dtype: OutDtype) -> OutputFormat {
-        match dtype {
-            OutDtype::F32 => OutputFormat::F32,
-            OutDtype::F16 => OutputFormat::F16,
-            OutDtype::Bf16 => OutputFormat::Bf16,
-        }
-    }
 }
 
 #[derive(Serialize)]

@@ -1,7 +1,7 @@
 //! `eightfold bench`: timing, contestants taking turns, peers included.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{MannerArguments, PeerArguments, ShapeArguments, VariantArguments};
+use super::selection::{MannerArguments, PeerArguments, ShapeArguments, TimedOutputArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::bench_table;
 use crate::progress::KeepingBar;
@@ -21,6 +21,8 @@ pub struct Arguments {
     #[command(flatten)]
     shapes: ShapeArguments,
     #[command(flatten)]
+    output: TimedOutputArguments,
+    #[command(flatten)]
     peers: PeerArguments,
     /// Runs to count per contestant [default: as gates.toml says]
     #[arg(long, value_name = "N")]
@@ -39,7 +41,8 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let mut jobs = Vec::new();
     for shape in arguments.shapes.shapes()? {
         let problem = Problem::new(shape.shape)?.with_mask(arguments.shapes.mask());
-        jobs.push((shape.name, problem, arguments.variants.candidates(&problem)?));
+        let candidates = arguments.variants.candidates(&problem)?;
+        jobs.push((shape.name, arguments.output.apply(problem, &candidates), candidates));
     }
     let mut recording = Recording::open(Kind::Bench, &arguments.record)?;
     if let Some(iterations) = arguments.iterations {

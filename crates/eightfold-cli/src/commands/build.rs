@@ -26,7 +26,7 @@ pub struct BuildArguments {
         value_name = "ARCH",
         value_delimiter = ',',
         num_args = 1..,
-        conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "odd"]
+        conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "odd", "output"]
     )]
     arch: Vec<String>,
     /// Leave out the proof, which compiles some hundred kernels

@@ -1,12 +1,12 @@
 //! `eightfold compare`: one variant, binary or record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{CacheArgument, MannerArguments, mask, suited};
+use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments, mask, suited};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::{Bar, KeepingBar};
 use clap::Args;
-use eightfold::{Error, Plan, Problem, Result};
+use eightfold::{Error, OutputFormat, Plan, Problem, Result};
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
@@ -35,6 +35,8 @@ pub struct Arguments {
     /// Causal mask, for a comparison now: the last query sees every key
     #[arg(long)]
     causal: bool,
+    #[command(flatten)]
+    output: TimedOutputArguments,
     /// The variant that two binaries run [default: what each says runs]
     #[arg(long, value_name = "VARIANT")]
     variant: Option<String>,
@@ -164,6 +166,7 @@ impl Arguments {
             Ok(Candidate { name: text.clone(), variant })
         };
         let (baseline, candidate) = (parse(&self.a)?, parse(&self.b)?);
+        let problem = self.output.apply(problem, &[baseline.clone(), candidate.clone()]);
         let mut recording = Recording::open(Kind::Compare, &self.record)?;
         if baseline.on_gpu() {
             recording = recording.with_cuda();
@@ -201,6 +204,7 @@ impl Arguments {
         let mut line: Vec<OsString> = vec!["contestant".into(), "--shape".into(), shape.clone().into()];
         line.extend(["--threads".into(), rayon::current_num_threads().to_string().into()]);
         line.extend(self.causal.then(|| "--causal".into()));
+        line.extend(self.output.output.map(|format| format!("--output={}", OutputFormat::from(format)).into()));
         line.extend(self.variant.iter().flat_map(|variant| ["--variant".into(), variant.into()]));
         line.extend((self.manner.cache == CacheArgument::Cold).then(|| "--cache=cold".into()));
         let files = [("--gates", self.record.gates.as_deref()), ("--nvrtc", nvrtc)];
@@ -236,6 +240,7 @@ impl Arguments {
         let given = [
             ("shape", self.shape.is_some(), now.clone()),
             ("causal", self.causal, now.clone()),
+            ("output", self.output.output.is_some(), now.clone()),
             ("rounds", self.rounds.is_some(), now.clone()),
             ("seed", self.seed.is_some(), now.clone()),
             ("tries", self.tries.is_some(), now.clone()),

@@ -1,7 +1,7 @@
 //! `eightfold contestant`: one variant in a process of its own, for a comparison of two binaries. Hidden: it talks to
 //! `eightfold compare` of another binary, and not to people.
 
-use super::selection::{MannerArguments, mask, suited};
+use super::selection::{MannerArguments, TimedOutputArguments, mask, suited};
 use crate::Verdict;
 use clap::Args;
 use eightfold::{Plan, Problem, Result, Variant};
@@ -21,6 +21,8 @@ pub struct Arguments {
     /// Causal mask
     #[arg(long)]
     causal: bool,
+    #[command(flatten)]
+    output: TimedOutputArguments,
     /// The variant [default: what explain says runs]
     #[arg(long)]
     variant: Option<String>,
@@ -42,6 +44,7 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     };
     Plan::with_variant(&problem, variant)?;
     let candidate = Candidate { name: variant.kernel().into(), variant };
+    let problem = arguments.output.apply(problem, std::slice::from_ref(&candidate));
     let provenance = Provenance::capture(rayon::current_num_threads());
     let provenance = if candidate.on_gpu() { provenance.with_cuda() } else { provenance };
     let quantizer = quantizer(&problem, std::slice::from_ref(&candidate));

@@ -1,7 +1,7 @@
 //! `eightfold evolve`: searches a kernel's knobs for what is faster than the plan's choice.
 
 use super::recording::RecordArguments;
-use super::selection::mask;
+use super::selection::{TimedOutputArguments, mask};
 use crate::output::{self, evolve_table};
 use crate::progress::Bar;
 use crate::{Verdict, interrupt};
@@ -35,6 +35,8 @@ pub struct Arguments {
     /// Causal mask: the last query sees every key
     #[arg(long)]
     causal: bool,
+    #[command(flatten)]
+    output: TimedOutputArguments,
     /// When the search ends, without the validation that follows: 5m, 200 trials, 90s device, 50 stale (trials without a
     /// better one), or several with commas between, whichever comes first [default: 5m]
     #[arg(long, value_name = "BUDGET")]
@@ -71,14 +73,14 @@ pub struct Arguments {
     #[arg(long, value_name = "JOURNAL")]
     mutator_replay: Option<PathBuf>,
     /// Let what these journals recorded stand for the device: the search runs without hardware
-    #[arg(long, value_name = "JOURNAL", num_args = 1.., conflicts_with_all = ["kernel", "shape", "causal", "worker", "install"])]
+    #[arg(long, value_name = "JOURNAL", num_args = 1.., conflicts_with_all = ["kernel", "shape", "causal", "output", "worker", "install"])]
     replay: Vec<PathBuf>,
     /// Go on with the search in this folder
     #[arg(
         long,
         value_name = "DIR",
         conflicts_with_all = [
-            "kernel", "shape", "causal", "policy", "elite", "seed", "restrict", "ahead", "mutator", "mutator_replay", "out"
+            "kernel", "shape", "causal", "output", "policy", "elite", "seed", "restrict", "ahead", "mutator", "mutator_replay", "out"
         ]
     )]
     resume: Option<PathBuf>,
@@ -209,7 +211,7 @@ impl Arguments {
                 if resumed.is_some() {
                     header.check_same(&ready.source_hash, &ready.device)?;
                 }
-                let problem = Problem::new(header.problem.shape())?.with_mask(mask(header.problem.causal));
+                let problem = header.problem.to_problem()?;
                 let baseline = ready.baseline.parse()?;
                 let space = Space::of_problem(family, &restriction, &problem, &baseline)?;
                 let header = Header {
@@ -256,7 +258,8 @@ impl Arguments {
         if ahead == 0 {
             return Err(Error::invalid("ahead", "must be at least 1, got 0", "leave it out"));
         }
-        let problem = Problem::new(named.shape)?.with_mask(mask(self.causal));
+        let output = self.output.format(family.file.is_some());
+        let problem = Problem::new(named.shape)?.with_mask(mask(self.causal)).with_output_format(output);
         let asked = self.mutator.clone();
         let mutator = asked.or_else(|| self.mutator_replay.as_ref().map(|_| "a recording".into()));
         let header = Header {
@@ -304,6 +307,7 @@ impl Arguments {
             kernel: header.kernel.clone(),
             shape: shape.to_string(),
             causal: header.problem.causal,
+            output_format: header.problem.output_format.clone(),
             seed: header.seed,
             baseline: resumed.then(|| header.baseline.clone()),
             thresholds: self.thresholds()?,
@@ -372,7 +376,7 @@ fn validate(evolution: &mut Evolution, record: &mut Record, workers: &mut Worker
 fn install(evolution: &mut Evolution, header: &Header, path: &Path, record: &Record) -> Result<()> {
     let Some(winner) = evolution.winner() else { return Ok(()) };
     let variant: Variant = winner.variant.parse()?;
-    let problem = Problem::new(header.problem.shape())?.with_mask(mask(header.problem.causal));
+    let problem = header.problem.to_problem()?;
     let gain = winner.validated.map(|found| {
         format!("{:.3}× the shipped default (95 % interval {:.3} to {:.3}), ", found.ratio, found.lower, found.upper)
     });

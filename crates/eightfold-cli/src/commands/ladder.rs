@@ -1,7 +1,7 @@
 //! `eightfold` alone: every stage of the ladder through its gates and timing.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{PeerArguments, ShapeArguments};
+use super::selection::{PeerArguments, ShapeArguments, TimedOutputArguments};
 use crate::Verdict;
 use crate::output::ladder_table;
 use crate::progress::KeepingBar;
@@ -21,6 +21,8 @@ pub struct Arguments {
     /// Whose stages: cpu, ladder or hopper [default: ladder where there is a GPU for it, else cpu]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
+    #[command(flatten)]
+    output: TimedOutputArguments,
     #[command(flatten)]
     peers: PeerArguments,
     #[command(flatten)]
@@ -43,6 +45,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         kernel,
         shapes: &shapes,
         mask: arguments.shapes.mask(),
+        output: arguments.output.format(kernel.on_gpu()),
         thresholds: &thresholds,
         torch: torch.as_mut(),
         missing,

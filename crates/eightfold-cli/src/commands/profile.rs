@@ -1,7 +1,7 @@
 //! `eightfold profile`: what Nsight Compute counts for chosen variants, what that says bounds them, and the profile gate.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{ShapeArguments, VariantArguments};
+use super::selection::{ShapeArguments, TimedOutputArguments, VariantArguments};
 use super::tools;
 use crate::Verdict;
 use crate::output::{self, profile_difference, profile_table};
@@ -23,11 +23,13 @@ pub struct Arguments {
     variants: VariantArguments,
     #[command(flatten)]
     shapes: ShapeArguments,
+    #[command(flatten)]
+    output: TimedOutputArguments,
     /// Nsight Compute's ncu [default: what doctor finds]
     #[arg(long, value_name = "PATH")]
     ncu: Option<PathBuf>,
     /// Profile nothing, but show how two profiles differ: records of this command, as RECORD or RECORD#STAGE
-    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "ncu"])]
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "output", "ncu"])]
     diff: Option<Vec<String>>,
     #[command(flatten)]
     record: RecordArguments,
@@ -94,7 +96,7 @@ impl Arguments {
             for candidate in &candidates {
                 Plan::with_variant(&problem, candidate.variant)?;
             }
-            jobs.push((shape.name, problem, candidates));
+            jobs.push((shape.name, self.output.apply(problem, &candidates), candidates));
         }
         Ok(jobs)
     }

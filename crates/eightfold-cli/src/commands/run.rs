@@ -3,12 +3,12 @@
 use super::build::{self, BuildArguments};
 use super::dump;
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{ShapeArguments, VariantArguments};
+use super::selection::{OutputArgument, ShapeArguments, VariantArguments};
 use crate::Verdict;
 use crate::output::gates_table;
 use crate::progress::Bar;
 use clap::{Args, ValueEnum};
-use eightfold::{Error, Layout, Mask, Problem, Result};
+use eightfold::{Layout, Mask, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
 use eightfold_lab::gates::odd::{self, SweepCase};
 use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, prepare_all, quantizer, standard_cases};
@@ -38,8 +38,11 @@ pub struct Arguments {
     inputs: Option<PathBuf>,
     #[command(flatten)]
     own: OwnInputArguments,
+    /// What results are written as; in f32 the kernel's own error is seen best
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputArgument::F32)]
+    output: OutputArgument,
     /// Sweep sizes that divide nothing instead: head dims 64 and 128, both masks, every format, layout and kind of scales
-    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs"])]
+    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "output"])]
     odd: bool,
     #[command(flatten)]
     build: BuildArguments,
@@ -155,7 +158,7 @@ impl Arguments {
         let mask = self.shapes.mask();
         if let Some(path) = &self.inputs {
             let tensors = UserTensors::read(path, self.own.layout.into())?;
-            let problem = self.own.problem(&tensors, mask)?.with_lse(true);
+            let problem = self.own.problem(&tensors, mask)?.with_output_format(self.output.into()).with_lse(true);
             let name = tensors.origin.clone();
             return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
         }
@@ -166,10 +169,8 @@ impl Arguments {
     }
 
     fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
-        let mut cases = standard_cases(shape, mask, Thoroughness::Full)?;
-        let Some(problem) = cases.first().map(|case| case.problem) else {
-            return Err(Error::invalid("shape", format!("{name} has no standard cases"), "name families and seeds"));
-        };
+        let problem = Problem::new(shape)?.with_mask(mask).with_output_format(self.output.into()).with_lse(true);
+        let mut cases = standard_cases(&problem, Thoroughness::Full);
         if !self.families.is_empty() || !self.seeds.is_empty() {
             let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
             let families = if named.is_empty() { Family::ALL.to_vec() } else { named };

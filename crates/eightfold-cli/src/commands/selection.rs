@@ -3,10 +3,10 @@
 use clap::{Args, ValueEnum};
 use eightfold::cuda::driver::Device;
 use eightfold::cuda::hopper;
-use eightfold::{Error, Mask, Plan, Problem, Result, Variant};
+use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result, Variant};
 use eightfold_lab::examine::{Candidate, missing_peer};
 use eightfold_lab::kernel::Kernel;
-use eightfold_lab::measure::{Cache, Manner};
+use eightfold_lab::measure::{Cache, Manner, timed_output};
 use eightfold_lab::peers::Torch;
 use eightfold_lab::record::Entry;
 use eightfold_lab::shapes::{self, NamedShape};
@@ -141,6 +141,44 @@ pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
     stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
 }
 
+/// A number format that results may be written as.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputArgument {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<OutputArgument> for OutputFormat {
+    fn from(format: OutputArgument) -> OutputFormat {
+        match format {
+            OutputArgument::F32 => OutputFormat::F32,
+            OutputArgument::F16 => OutputFormat::F16,
+            OutputArgument::Bf16 => OutputFormat::Bf16,
+        }
+    }
+}
+
+/// What is written by whatever is timed.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct TimedOutputArguments {
+    /// What results are written as [default: bf16 on a GPU, as peers do, and f32 on a CPU]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub output: Option<OutputArgument>,
+}
+
+impl TimedOutputArguments {
+    /// What was asked for, or else what suits where it runs.
+    pub fn format(self, on_gpu: bool) -> OutputFormat {
+        self.output.map_or_else(|| timed_output(on_gpu), OutputFormat::from)
+    }
+
+    /// The problem as these candidates are timed on it.
+    pub fn apply(self, problem: Problem, candidates: &[Candidate]) -> Problem {
+        problem.with_output_format(self.format(candidates.iter().any(Candidate::on_gpu)))
+    }
+}
+
 /// How times are taken.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct MannerArguments {
@@ -199,5 +237,25 @@ impl PeerArguments {
             Some(Ok(torch)) => (Some(torch), None),
             Some(Err(error)) => (None, Some(missing_peer("torch", error.to_string()))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_timed_writes_what_its_peers_write_unless_told_otherwise() {
+        let problem = Problem::new("1,8,512,64".parse().unwrap()).unwrap();
+        let candidate = |text: &str| Candidate { name: text.into(), variant: text.parse().unwrap() };
+        let (cpu, gpu) = (candidate("cpu:avx2"), candidate("hopper:fast"));
+        let written = |output, candidates: &[Candidate]| {
+            TimedOutputArguments { output }.apply(problem, candidates).output_format().to_string()
+        };
+        assert_eq!(written(None, std::slice::from_ref(&cpu)), "f32");
+        assert_eq!(written(None, std::slice::from_ref(&gpu)), "bf16");
+        // One problem for all: they could not be compared else.
+        assert_eq!(written(None, &[cpu, gpu.clone()]), "bf16");
+        assert_eq!(written(Some(OutputArgument::F16), &[gpu]), "f16");
     }
 }

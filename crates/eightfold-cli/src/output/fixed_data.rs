@@ -1,6 +1,6 @@
 //! Made-up results with every kind of row, so that the layout of the tables can be tested.
 
-use eightfold::{Problem, Shape};
+use eightfold::{OutputFormat, Problem, Shape};
 use eightfold_lab::errors::ErrorStats;
 use eightfold_lab::gates::{Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, ToggleReport};
 use eightfold_lab::measure::{Samples, Timer};
@@ -85,7 +85,7 @@ fn gate(gate: Gate, outcome: Outcome, summary: &str) -> GateReport {
 
 /// Stages on a GPU: gained, did not gain, undecided, does not compile, does not fit; and PyTorch's backends.
 pub fn gpu_group(with_peers: bool) -> Group {
-    let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+    let problem = Problem::new(Shape::new(1, 8, 512, 64)).unwrap().with_output_format(OutputFormat::Bf16);
     let stage = |name: &str, registers, us: u64, verdict: Option<(Outcome, &str)>| {
         let mut entry = entry(name, Outcome::Pass, 3e-4, &[]);
         entry.gates.insert(0, gate(Gate::Resource, Outcome::Pass, "within limits"));
@@ -110,6 +110,7 @@ pub fn gpu_group(with_peers: bool) -> Group {
         for (backend, us) in Backend::ALL.into_iter().zip([90, 30, 10, 0]) {
             let mut peer = entry(backend.name(), Outcome::Pass, 4e-3, &[]);
             peer.peer = true;
+            peer.output_format = Some(backend.output_format().into());
             if us == 0 {
                 peer.note =
                     Some("PyTorch is not available: no available kernel; measure this problem without it".into());

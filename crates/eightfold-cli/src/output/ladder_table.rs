@@ -28,17 +28,23 @@ pub fn render(group: &Group) -> String {
     format!("{}\n{}{}", title(group), text(&table), remarks(group))
 }
 
-/// The shape's name, its sizes, the mask, the work.
+/// The shape's name, its sizes, the mask, the work, what is written.
 pub fn title(group: &Group) -> String {
     if group.sweep {
         return group.shape.clone();
     }
-    problem_title(&group.shape, &group.problem)
+    worded(&group.shape, &group.problem, group.outputs())
 }
 
 /// The same of a shape and its problem.
 pub fn problem_title(shape: &str, problem: &ProblemRecord) -> String {
-    format!("{}, {:.3} GFLOP", problem.title(shape), problem.gflop)
+    worded(shape, problem, problem.outputs())
+}
+
+fn worded(shape: &str, problem: &ProblemRecord, outputs: String) -> String {
+    // That all outputs are in f32 goes without saying.
+    let outputs = if outputs == "outputs in f32" { String::new() } else { format!(", {outputs}") };
+    format!("{}, {:.3} GFLOP{outputs}", problem.title(shape), problem.gflop)
 }
 
 /// Every gate that was reached, with its outcome.

@@ -39,6 +39,8 @@ fn names_that_do_not_exist_are_answered_with_the_nearest() {
             "run --families gausian",
             "bench --variant cpu:simd=sse",
             "bench --peer tensorflow",
+            "bench --output f8",
+            "run --output e4m3",
             "explain --shape tiny",
             "explain --variant cpu:schedule=static,numbers=f64",
             "benhc",

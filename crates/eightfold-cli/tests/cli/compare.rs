@@ -106,6 +106,10 @@ fn records_are_compared_where_they_timed_the_same_and_refused_where_not() {
     assert!(line.contains("the problems differ: shape 1,1,1,32,32,16 and 1,1,1,40,40,16"), "{line}");
     let line = refused(&bench("d", "--shape 1,1,32,16 --causal"), "");
     assert!(line.contains("the problems differ: mask none and causal"), "{line}");
+    let line = refused(&bench("e", "--shape 1,1,32,16 --output bf16"), "");
+    assert!(line.contains("the problems differ: output format f32 and bf16"), "{line}");
+    let line = refused(&b, "--output bf16");
+    assert!(line.starts_with("error: output: does not go with two records"), "{line}");
     let line = refused(&b, "--causal");
     assert!(line.starts_with("error: causal: does not go with two records"), "{line}");
     let line = refused("cpu:lanes", "");
@@ -136,7 +140,8 @@ fn two_binaries(place: &Place) {
 fn two_binaries_take_turns_in_processes_of_their_own() {
     let place = Place::new();
     two_binaries(&place);
-    let output = place.run("compare ./old ./new --variant cpu:lanes --shape 1,1,64,32 --threads 1 --rounds 16");
+    let output =
+        place.run("compare ./old ./new --variant cpu:lanes --shape 1,1,64,32 --output bf16 --threads 1 --rounds 16");
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let found = place.contents().into_iter().find(|path| path.ends_with("record.json")).unwrap();
     let record = Record::read(&place.file(&found)).unwrap();
@@ -146,6 +151,7 @@ fn two_binaries_take_turns_in_processes_of_their_own() {
     assert_eq!(comparison.speed_up.unwrap().rounds, 16);
     assert_eq!((comparison.baseline.name.as_str(), comparison.inputs), ("./old", 3));
     assert!(comparison.candidate.implementation.contains(" of eightfold 0."), "{comparison:?}");
+    assert_eq!((&*comparison.problem.output_format, &*record.groups[0].problem.output_format), ("bf16", "bf16"));
     let names: Vec<_> = record.groups[0].entries.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["./old", "./old again", "./new"]);
 }
@@ -162,6 +168,7 @@ fn binaries_that_cannot_be_compared_are_refused_with_the_reason() {
     };
     script("stranger", "#!/bin/sh\necho hello\n");
     script("older", "#!/bin/sh\necho \"error: unrecognized subcommand 'contestant'\" >&2\nexit 2\n");
+    script("wider", "#!/bin/sh\nexec ./new \"$@\" --output f16\n");
     script("elsewhere", "#!/bin/sh\nexec ./new \"$@\" --threads 2\n");
     let small = "--variant cpu:lanes --shape 1,1,64,32 --threads 1";
     let refused = |arguments: &str| {
@@ -172,6 +179,8 @@ fn binaries_that_cannot_be_compared_are_refused_with_the_reason() {
     };
     assert!(refused(&format!("./old ./stranger {small}")).contains("`hello`, which is not a JSON object"));
     assert!(refused(&format!("./old ./older {small}")).contains("unrecognized subcommand 'contestant'"));
+    let line = refused(&format!("./old ./wider {small}"));
+    assert!(line.contains("the problems differ: output format f32 and f16 (./old and ./wider)"), "{line}");
     assert!(refused("./old ./new --variant cpu:lane").contains("`lane`"));
     assert!(refused("./old cpu:lanes").contains("are a binary and a variant"));
     assert!(refused("./old ./new --plant -5%").contains("plant: does not go with two binaries"));

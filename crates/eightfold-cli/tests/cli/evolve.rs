@@ -104,6 +104,18 @@ fn what_cannot_be_searched() {
     insta::assert_snapshot!(all);
 }
 
+#[test]
+fn a_search_times_what_was_asked_for_and_goes_on_with_that() {
+    let place = Place::new();
+    ended(&mut live(&place, "--budget 3trials --output bf16 --out runs"));
+    let run = folder(&place.file("runs"));
+    assert_eq!(evolution(&run).problem.output_format, "bf16");
+    ended(evolve(&place).arg("--resume").arg(&run).args(["--budget", "5trials", "--no-validation"]));
+    let Evolution { problem, trials, .. } = evolution(&run);
+    assert_eq!((problem.output_format.as_str(), trials.len()), ("bf16", 5));
+    assert!(trials.iter().any(|trial| matches!(trial.fate, Fate::Measured { .. })));
+}
+
 /// Starts, waits a while, kills without warning. Whether there was still something to kill; else it must have ended well.
 fn killed_after(command: &mut Command, wait: Duration) -> bool {
     let mut child: Child = command.spawn().unwrap();

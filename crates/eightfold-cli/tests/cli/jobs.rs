@@ -33,6 +33,26 @@ fn the_ladder_gates_and_times_every_stage() {
 }
 
 #[test]
+fn what_is_timed_is_written_as_asked_and_as_usual_where_it_runs() {
+    for (arguments, written) in [
+        ("bench --variant cpu:lanes --iterations 5", "f32"),
+        ("bench --variant cpu:lanes --iterations 5 --output bf16", "bf16"),
+        ("--kernel cpu --output f16", "f16"),
+        ("compare cpu:lanes cpu:lanes --rounds 10 --output bf16", "bf16"),
+        ("run --variant cpu:lanes --output bf16", "bf16"),
+    ] {
+        let place = Place::new();
+        let output = place.run(&format!("{arguments} --shape 1,1,16,8 --threads 1"));
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let record = record(&place);
+        assert!(!record.failed(), "{arguments}: {text}");
+        assert_eq!(record.groups[0].problem.output_format, written, "{arguments}");
+        assert_eq!(text.contains(&format!("GFLOP, outputs in {written}")), written != "f32", "{arguments}: {text}");
+        assert!(record.groups[0].entries.iter().all(|entry| entry.output_format.is_none()));
+    }
+}
+
+#[test]
 fn json_is_the_record_and_nothing_else() {
     for arguments in [
         "--shape 1,1,16,8 --json",

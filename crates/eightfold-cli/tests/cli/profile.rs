@@ -93,6 +93,7 @@ fn a_profile_says_what_bounds_the_kernel_and_the_gate_is_a_finding_without_a_cla
     let last = calls.lines().last().unwrap();
     assert!(last.starts_with("C --csv --page raw") && last.contains("--clock-control none"), "{last}");
     assert!(last.contains(" run --variant ladder:") && last.contains("--shape mission"), "{last}");
+    assert!(last.contains("--output bf16"), "{last}");
     // The same twice is no difference, and a page has it.
     let folder = path.strip_suffix("/record.json").unwrap();
     let same = place.succeed(&format!("profile --diff {folder} {folder}#ladder:baseline"));

@@ -1,6 +1,7 @@
 //! Two binaries of this program against each other, now: each in processes of its own, which take turns.
 
 use super::contest::{Contest, note, unfinished};
+use super::records::differences;
 use super::serve::{Hello, Request};
 use super::{Comparison, Side};
 use crate::gates::{Gate, Outcome, Thresholds};
@@ -69,7 +70,10 @@ impl Binaries<'_> {
         }
         let [a, b, c] = &mut processes[..] else { unreachable!("three were started") };
         same_machine(a, c)?;
-        let mut group = Group { entries: vec![a.entry(), c.entry()], ..Group::new(self.shape, &self.problem) };
+        let mut group = Group::new(self.shape, &self.problem);
+        // What results are written as depends on the device, which they know.
+        group.problem = a.hello.problem.clone();
+        group.entries = vec![a.entry(), c.entry()];
         let mut comparison = self.unjudged(a, c, &group);
         let provenance = a.hello.provenance.clone();
         let failed = [&*a, &*b, &*c].into_iter().find_map(Process::failure);
@@ -213,8 +217,10 @@ fn same_machine(a: &Process, b: &Process) -> Result<()> {
     if a.hello.timer.is_some() && b.hello.timer.is_some() && timer(a) != timer(b) {
         return differ("timers", timer(a), timer(b));
     }
-    if a.hello.problem != b.hello.problem {
-        return differ("problems", a.hello.problem.title(""), b.hello.problem.title(""));
+    let differing = differences(&a.hello.problem, &b.hello.problem);
+    if !differing.is_empty() {
+        let rule = format!("the problems differ: {} ({} and {})", differing.join(", "), a.name, b.name);
+        return Err(Error::invalid("compare", rule, "give binaries that time the same problem"));
     }
     Ok(())
 }

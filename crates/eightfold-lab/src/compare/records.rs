@@ -101,7 +101,7 @@ fn same_problem(a: &ProblemRecord, b: &ProblemRecord) -> bool {
     differences(a, b).is_empty()
 }
 
-fn differences(a: &ProblemRecord, b: &ProblemRecord) -> Vec<String> {
+pub(super) fn differences(a: &ProblemRecord, b: &ProblemRecord) -> Vec<String> {
     let sizes = |problem: &ProblemRecord| {
         let ProblemRecord { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = problem;
         format!("{batch},{query_heads},{kv_heads},{query_len},{key_len},{head_dim}")
@@ -178,7 +178,7 @@ mod tests {
     use crate::measure::Samples;
     use crate::provenance::Provenance;
     use crate::record::Kind;
-    use eightfold::{Problem, Shape};
+    use eightfold::{OutputFormat, Problem, Shape};
 
     fn timed(name: &str, timer: Timer, us: u64) -> Entry {
         let samples = Samples { ns: (0..100).map(|run| us * 1000 + run % 7).collect(), rounds: vec![10; 10] };
@@ -235,6 +235,8 @@ mod tests {
         assert!(refusal(&plain, &causal).contains("the problems differ: mask none and causal"));
         let shorter = side("new", &Problem::new(Shape::new(1, 8, 32, 64)).unwrap(), vec![host("x", 100)]);
         assert!(refusal(&plain, &shorter).contains("shape 1,8,8,512,512,64 and 1,8,8,32,32,64"));
+        let narrower = side("new", &problem().with_output_format(OutputFormat::Bf16), vec![host("x", 50)]);
+        assert!(refusal(&plain, &narrower).contains("the problems differ: output format f32 and bf16"));
         let replayed = side("new", &problem(), vec![timed("x", Timer::GraphReplay, 100)]);
         assert!(refusal(&plain, &replayed).contains("the timers differ: HostClock in old and GraphReplay in new"));
         let mut elsewhere = side("new", &problem(), vec![host("x", 100)]);

@@ -60,7 +60,8 @@ pub struct Bench<'a> {
 /// The problem of a task.
 pub fn problem(task: &Task) -> Result<Problem> {
     let shape: Shape = task.shape.parse()?;
-    Ok(Problem::new(shape)?.with_mask(if task.causal { Mask::Causal } else { Mask::None }))
+    let mask = if task.causal { Mask::Causal } else { Mask::None };
+    Ok(Problem::new(shape)?.with_mask(mask).with_output_format(task.output_format.parse()?))
 }
 
 /// The variant of a kernel that a plan runs on this machine, if nothing is installed: the baseline of every search.
@@ -393,7 +394,8 @@ fn note_errors(entry: &Entry, evidence: &mut Evidence) {
     }
 }
 
-/// The problem cut down until its reference is cheap, to sizes that leave tails.
+/// The problem cut down until its reference is cheap, to sizes that leave tails; in f32, so that the kernel's own error is
+/// seen.
 fn fresh_problem(problem: &Problem) -> Result<Problem> {
     let Shape { mut batch, mut kv_heads, mut query_len, mut key_len, head_dim, .. } = problem.shape();
     let group = problem.shape().group();
@@ -446,6 +448,7 @@ mod tests {
             kernel: "cpu".into(),
             shape: "1,2,96,16".into(),
             causal: false,
+            output_format: "f32".into(),
             seed: 3,
             baseline: Some("cpu:lanes".into()),
             thresholds: Thresholds::embedded(),

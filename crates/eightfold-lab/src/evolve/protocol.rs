@@ -7,7 +7,7 @@ use crate::record::Group;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol: both sides must speak the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a worker is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,8 @@ pub struct Task {
     pub shape: String,
     /// The causal mask.
     pub causal: bool,
+    /// What results are written as.
+    pub output_format: String,
     /// The seed of the inputs.
     pub seed: u64,
     /// What all are timed against; what the plan runs there if none.

@@ -23,7 +23,7 @@ pub fn validate(
     tick: &mut dyn FnMut(f64),
 ) -> Result<Validated> {
     let problem = problem(task)?;
-    let mut cases = standard_cases(problem.shape(), problem.mask(), Thoroughness::Quick)?;
+    let mut cases = standard_cases(&problem, Thoroughness::Quick);
     for case in &mut cases {
         case.seed += validation.seed;
         case.problem = problem;
@@ -156,6 +156,7 @@ mod tests {
             kernel: "cpu".into(),
             shape: "1,2,64,16".into(),
             causal: true,
+            output_format: "f32".into(),
             seed: 1,
             baseline: None,
             thresholds: Thresholds::embedded(),

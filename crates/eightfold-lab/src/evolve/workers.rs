@@ -362,6 +362,7 @@ mod tests {
             kernel: "cpu".into(),
             shape: "1,1,16,8".into(),
             causal: false,
+            output_format: "f32".into(),
             seed: 1,
             baseline: None,
             thresholds: Thresholds::embedded(),

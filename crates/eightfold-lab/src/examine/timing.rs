@@ -53,8 +53,7 @@ impl Examination<'_> {
                     let backend = Backend::ALL[place - first];
                     let timers = [Timer::GraphReplay, Timer::Event];
                     for timer in timers.into_iter().filter(|timer| hot || *timer == Timer::Event) {
-                        let contestant =
-                            TorchCudaContestant::new(&shared, backend, timer, case).with_cache(manner.cache);
+                        let contestant = TorchCudaContestant::new(&shared, backend, timer).with_cache(manner.cache);
                         field.push((place, timer, Box::new(contestant)));
                     }
                 }

@@ -1,13 +1,15 @@
 //! A problem with inputs and references: what every subject is put through.
 
 use super::fingerprint;
-use super::sample;
+use super::sample::{self, RowBlock};
 use super::thresholds::ReferencePolicy;
 use crate::inputs::{Family, Inputs};
 use eightfold::cuda::{Operands, Specialisation};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::{self, Reference};
-use eightfold::{Error, Fp8Tensor, Layout, Problem, Result};
+use eightfold::{Dims, Error, Fp8Tensor, Layout, Problem, Result};
+use rayon::prelude::*;
+use std::ops::Range;
 
 /// A problem with its inputs and both references, computed once and shared by all subjects.
 #[derive(Debug, Clone)]
@@ -62,9 +64,16 @@ impl Case {
             _ => inputs.origin.clone(),
         };
         let mut case = Case::of_tensors(problem, origin, q, k, v, policy)?;
-        let [q, k, v] =
-            [&inputs.q, &inputs.k, &inputs.v].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
-        (_, case.unquantized) = reference_rows(problem, &q, &k, &v, policy)?;
+        let rows_of = |values: &[f32], dims: Dims, batch: usize, head: usize, rows: Range<usize>| -> Vec<f64> {
+            let first = (batch * dims.heads + head) * dims.len;
+            let values = &values[(first + rows.start) * dims.head_dim..(first + rows.end) * dims.head_dim];
+            values.iter().copied().map(f64::from).collect()
+        };
+        let (queries, keys) = (shape.query_dims(), shape.key_dims());
+        let q = |batch, head, rows| rows_of(&inputs.q, queries, batch, head, rows);
+        let k = |batch, head, rows| rows_of(&inputs.k, keys, batch, head, rows);
+        let v = |batch, head, rows| rows_of(&inputs.v, keys, batch, head, rows);
+        (_, case.unquantized) = reference_rows(problem, [&q, &k, &v], policy)?;
         case.family = inputs.family;
         Ok(case)
     }
@@ -99,7 +108,10 @@ impl Case {
                 ));
             }
         }
-        let (rows, dequantized) = reference_rows(problem, &q.dequantize(), &k.dequantize(), &v.dequantize(), policy)?;
+        let of_q = |batch, head, rows| q.dequantize_rows(batch, head, rows);
+        let of_k = |batch, head, rows| k.dequantize_rows(batch, head, rows);
+        let of_v = |batch, head, rows| v.dequantize_rows(batch, head, rows);
+        let (rows, dequantized) = reference_rows(problem, [&of_q, &of_k, &of_v], policy)?;
         let inputs_hash = fingerprint::of_inputs([&q, &k, &v]);
         let operands = Operands::of_host(&q, &k, &v);
         Ok(Case {
@@ -123,40 +135,58 @@ impl Case {
     }
 }
 
-/// Float64 attention on the rows that the policy picks, and which rows these are.
+/// Rows of one head of a tensor in float64, by batch and head. Of a large problem they are made when they are needed: as
+/// a whole they would take eight times the memory of the codes, and longer than the arithmetic on them.
+type RowsOf<'a> = &'a (dyn Fn(usize, usize, Range<usize>) -> Vec<f64> + Sync);
+
+/// Float64 attention on the rows of Q that the policy picks, and which rows these are.
 fn reference_rows(
     problem: &Problem,
-    q: &[f64],
-    k: &[f64],
-    v: &[f64],
+    tensors: [RowsOf<'_>; 3],
     policy: &ReferencePolicy,
 ) -> Result<(Vec<usize>, Reference)> {
     let shape = problem.shape();
     let Some(blocks) = sample::blocks(problem, policy) else {
+        let whole = |rows_of: RowsOf<'_>, dims: Dims| -> Vec<f64> {
+            let heads = (0..dims.batch).flat_map(|batch| (0..dims.heads).map(move |head| (batch, head)));
+            heads.flat_map(|(batch, head)| rows_of(batch, head, 0..dims.len)).collect()
+        };
+        let [q, k, v] = tensors;
+        let (q, k, v) = (whole(q, shape.query_dims()), whole(k, shape.key_dims()), whole(v, shape.key_dims()));
         let rows = (0..shape.batch * shape.query_heads * shape.query_len).collect();
-        return Ok((rows, reference::attention(problem, q, k, v)?));
+        return Ok((rows, reference::attention(problem, &q, &k, &v)?));
     };
-    let head_dim = shape.head_dim;
-    let mut rows = Vec::new();
-    let mut sampled = Reference { values: Vec::new(), lse: Vec::new() };
-    for block in blocks {
-        let block_rows = block.global_rows(shape);
-        match block.problem(problem)? {
-            None => {
-                sampled.values.resize(sampled.values.len() + block.rows * head_dim, 0.0);
-                sampled.lse.resize(sampled.lse.len() + block.rows, f64::NEG_INFINITY);
-            }
-            Some(part) => {
-                let kv_head = block.batch * shape.kv_heads + block.head / shape.group();
-                let keys = kv_head * shape.key_len * head_dim;
-                let keys = keys..keys + part.shape().key_len * head_dim;
-                let queries = block_rows.start * head_dim..block_rows.end * head_dim;
-                let reference = reference::attention(&part, &q[queries], &k[keys.clone()], &v[keys])?;
-                sampled.values.extend(reference.values);
-                sampled.lse.extend(reference.lse);
-            }
-        }
-        rows.extend(block_rows);
+    let heads: Vec<_> = blocks.chunk_by(|a, b| (a.batch, a.head) == (b.batch, b.head)).collect();
+    let references = heads.par_iter().map(|blocks| reference_of_head(problem, tensors, blocks));
+    let references = references.collect::<Result<Vec<_>>>()?;
+    let sampled = Reference {
+        values: references.iter().flat_map(|reference| &reference.values).copied().collect(),
+        lse: references.iter().flat_map(|reference| &reference.lse).copied().collect(),
+    };
+    Ok((blocks.iter().flat_map(|block| block.global_rows(shape)).collect(), sampled))
+}
+
+/// Float64 attention on blocks of rows of one head.
+fn reference_of_head(problem: &Problem, [q, k, v]: [RowsOf<'_>; 3], blocks: &[RowBlock]) -> Result<Reference> {
+    let head_dim = problem.shape().head_dim;
+    let mut reference = Reference { values: Vec::new(), lse: Vec::new() };
+    let parts = blocks.iter().map(|block| Ok((block, block.problem(problem)?))).collect::<Result<Vec<_>>>()?;
+    let key_len = |part: &Option<Problem>| part.map_or(0, |part| part.shape().key_len);
+    let Some((block, longest)) = parts.iter().max_by_key(|(_, part)| key_len(part)) else { return Ok(reference) };
+    let (batch, head, keys) = (block.batch, block.head, key_len(longest));
+    let kv_head = head / problem.shape().group();
+    let (k, v) = (k(batch, kv_head, 0..keys), v(batch, kv_head, 0..keys));
+    for (block, part) in &parts {
+        let Some(part) = part else {
+            reference.values.resize(reference.values.len() + block.rows * head_dim, 0.0);
+            reference.lse.resize(reference.lse.len() + block.rows, f64::NEG_INFINITY);
+            continue;
+        };
+        let seen = key_len(&Some(*part)) * head_dim;
+        let queries = q(batch, head, block.first..block.first + block.rows);
+        let Reference { values, lse } = reference::attention(part, &queries, &k[..seen], &v[..seen])?;
+        reference.values.extend(values);
+        reference.lse.extend(lse);
     }
-    Ok((rows, sampled))
+    Ok(reference)
 }

@@ -1,7 +1,7 @@
 //! The correctness gate: the kernel's own error, and the end-to-end error, each against float64.
 
 use super::case::Case;
-use super::evidence::{POISONS, compared_values, empty_rows_not_zero, fits, lse_max_abs, non_finite, unwritten};
+use super::evidence::{POISONS, Seen, compared_values, empty_rows_not_zero, fits, lse_max_abs, non_finite, unwritten};
 use super::limits::Limits;
 use super::rounding::max_finite;
 use super::subject::Subject;
@@ -213,8 +213,9 @@ fn judge(case: &Case, runs: &[Run; 2], tolerance: &Tolerance, thresholds: &Thres
     let stats = |output: &[f64], reference: &[f64]| {
         ErrorStats::between(output.iter().copied().zip(reference.iter().copied()), limits.bad)
     };
-    let errors = runs.each_ref().map(|run| {
-        let output = compared_values(case, &run.output);
+    let outputs = runs.each_ref().map(|run| Seen::of(&run.output));
+    let errors = [0, 1].map(|index: usize| {
+        let (run, output) = (&runs[index], compared_values(case, &outputs[index]));
         Errors {
             kernel: stats(&output, &case.dequantized.values),
             end_to_end: stats(&output, &case.unquantized.values),
@@ -235,20 +236,20 @@ fn judge(case: &Case, runs: &[Run; 2], tolerance: &Tolerance, thresholds: &Thres
         output_hash: hashes[0],
         repeatable: hashes[0] == hashes[1],
         rows_compared: case.rows.len(),
-        checks: checks_of(case, runs, &errors, &limits),
+        checks: checks_of(case, runs, &outputs, &errors, &limits),
     }
 }
 
 /// Every check with the worse of the two runs' values.
-fn checks_of(case: &Case, runs: &[Run; 2], errors: &[Errors; 2], limits: &Limits) -> Vec<Check> {
+fn checks_of(case: &Case, runs: &[Run; 2], outputs: &[Seen; 2], errors: &[Errors; 2], limits: &Limits) -> Vec<Check> {
     let none = |name, counts: [usize; 2]| Check::at_most(name, counts[0].max(counts[1]) as f64, 0.0);
-    let in_both = |count: fn(&Case, &Output) -> usize| runs.each_ref().map(|run| count(case, &run.output));
+    let in_both = |count: fn(&Case, &Seen) -> usize| outputs.each_ref().map(|output| count(case, output));
     let worst = |value: fn(&Errors) -> f64| value(&errors[0]).max(value(&errors[1]));
 
     let mut found = vec![
         none(checks::ERRORS, [0, 0]),
         none(checks::INPUTS_CHANGED, runs.each_ref().map(|run| usize::from(run.inputs_changed))),
-        none(checks::UNWRITTEN, [0, unwritten(case, &runs[1].output)]),
+        none(checks::UNWRITTEN, [0, unwritten(case, &outputs[1])]),
         none(checks::NON_FINITE, in_both(non_finite)),
     ];
     if case.problem.visible_keys(0) == 0 {

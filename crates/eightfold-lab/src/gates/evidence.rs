@@ -1,7 +1,29 @@
 //! What can be seen in an output.
 
 use super::case::Case;
-use eightfold::{Output, Shape};
+use eightfold::{Output, Shape, Values};
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+/// An output in f32, widened once for all that is looked for in it.
+pub(super) struct Seen<'a> {
+    values: Cow<'a, [f32]>,
+    lse: Option<&'a [f32]>,
+}
+
+impl<'a> Seen<'a> {
+    pub fn of(output: &'a Output) -> Self {
+        let values = match &output.values {
+            Values::F32(values) => Cow::Borrowed(&values[..]),
+            narrower => Cow::Owned(narrower.to_f32()),
+        };
+        Seen { values, lse: output.lse.as_deref() }
+    }
+
+    fn lse(&self) -> &[f32] {
+        self.lse.unwrap_or_default()
+    }
+}
 
 /// What the buffer holds before a run: NaN, which spreads, and then a finite value, which tells an element
 /// that was left out from one that was computed as NaN. Exact in f32, f16 and bf16, and no weighted mean
@@ -26,46 +48,44 @@ fn row_offset(case: &Case, row: usize) -> usize {
 }
 
 /// The output's values in the rows that the references hold, in the same order.
-pub(super) fn compared_values(case: &Case, output: &Output) -> Vec<f64> {
+pub(super) fn compared_values(case: &Case, output: &Seen) -> Vec<f64> {
     let head_dim = case.problem.shape().head_dim;
-    let values = output.values.to_f32();
     let rows = case.rows.iter().map(|&row| row_offset(case, row));
-    rows.flat_map(|offset| &values[offset..offset + head_dim]).copied().map(f64::from).collect()
+    rows.flat_map(|offset| &output.values[offset..offset + head_dim]).copied().map(f64::from).collect()
 }
 
 /// Elements that still hold the finite poison.
-pub(super) fn unwritten(case: &Case, output: &Output) -> usize {
+pub(super) fn unwritten(case: &Case, output: &Seen) -> usize {
     // An output of a user's may really be the poison's value: then every element near it is.
     let near = |value: &f64| (value - f64::from(FINITE_POISON)).abs() < 1.0;
     if case.dequantized.values.iter().any(near) {
         return 0;
     }
-    let values = output.values.to_f32();
-    values.iter().chain(output.lse.iter().flatten()).filter(|value| **value == FINITE_POISON).count()
+    output.values.par_iter().chain(output.lse()).filter(|value| **value == FINITE_POISON).count()
 }
 
 /// NaN and infinite elements, but for the log-sum-exp of rows without keys.
-pub(super) fn non_finite(case: &Case, output: &Output) -> usize {
+pub(super) fn non_finite(case: &Case, output: &Seen) -> usize {
     let query_len = case.problem.shape().query_len;
-    let lse = output.lse.iter().flatten().enumerate().filter(|(row, lse)| {
+    let lse = output.lse().iter().enumerate().filter(|(row, lse)| {
         let sees_no_key = case.problem.visible_keys(row % query_len) == 0;
         let right = lse.is_finite() || (sees_no_key && **lse == f32::NEG_INFINITY);
         !right
     });
-    output.values.to_f32().iter().filter(|value| !value.is_finite()).count() + lse.count()
+    output.values.par_iter().filter(|value| !value.is_finite()).count() + lse.count()
 }
 
 /// Elements of rows without keys that are not zero, and log-sum-exps of such rows that are not −∞.
-pub(super) fn empty_rows_not_zero(case: &Case, output: &Output) -> usize {
+pub(super) fn empty_rows_not_zero(case: &Case, output: &Seen) -> usize {
     let Shape { query_len, head_dim, .. } = case.problem.shape();
-    let values = output.values.to_f32();
+    let values = &output.values;
     let rows = values.len() / head_dim;
     let empty = (0..rows).filter(|row| case.problem.visible_keys(row % query_len) == 0);
     empty
         .map(|row| {
             let offset = row_offset(case, row);
             let nonzero = values[offset..offset + head_dim].iter().filter(|value| **value != 0.0).count();
-            let lse_wrong = output.lse.as_ref().is_some_and(|lse| lse[row] != f32::NEG_INFINITY);
+            let lse_wrong = output.lse.is_some_and(|lse| lse[row] != f32::NEG_INFINITY);
             nonzero + usize::from(lse_wrong)
         })
         .sum()

@@ -41,9 +41,9 @@ pub(super) fn of_inputs(tensors: [&Fp8Tensor; 3]) -> u64 {
 pub(crate) fn of_output(output: &Output) -> u64 {
     let mut hash = Fingerprint::new();
     match &output.values {
-        Values::F32(values) => values.iter().for_each(|x| hash.word(u64::from(x.to_bits()))),
-        Values::F16(values) => values.iter().for_each(|x| hash.word(u64::from(x.to_bits()))),
-        Values::Bf16(values) => values.iter().for_each(|x| hash.word(u64::from(x.to_bits()))),
+        Values::F32(values) => values.chunks(2).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
+        Values::F16(values) => values.chunks(4).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
+        Values::Bf16(values) => values.chunks(4).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
     }
     for value in output.lse.iter().flatten() {
         hash.word(u64::from(value.to_bits()));
@@ -51,21 +51,39 @@ pub(crate) fn of_output(output: &Output) -> u64 {
     hash.finish()
 }
 
+/// The bits of a few elements in one word.
+fn packed<T>(elements: &[T], bits: impl Fn(&T) -> u64) -> u64 {
+    elements.iter().fold(0, |word, element| word << (8 * size_of::<T>()) | bits(element))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eightfold::{Problem, Shape};
+    use eightfold::{OutputFormat, Problem, Shape};
+    use half::{bf16, f16};
+    use std::collections::BTreeSet;
 
     #[test]
     fn one_changed_bit_changes_the_hash() {
-        let problem = Problem::new(Shape::new(1, 1, 4, 8)).unwrap().with_lse(true);
-        let zeros = Output::zeros(&problem);
-        let mut values_changed = zeros.clone();
-        values_changed.values.fill(f32::from_bits(1));
-        let mut lse_changed = zeros.clone();
-        lse_changed.lse.as_mut().unwrap()[3] = f32::from_bits(1);
-        let hashes = [&zeros, &values_changed, &lse_changed].map(of_output);
-        assert_eq!(hashes[0], of_output(&zeros.clone()));
-        assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2] && hashes[1] != hashes[2]);
+        for &format in OutputFormat::ALL {
+            let problem = Problem::new(Shape::new(1, 1, 4, 8)).unwrap().with_lse(true).with_output_format(format);
+            let zeros = Output::zeros(&problem);
+            let mut hashes = vec![of_output(&zeros)];
+            assert_eq!(hashes[0], of_output(&zeros.clone()));
+            for place in 0..zeros.values.len() {
+                let mut changed = zeros.clone();
+                match &mut changed.values {
+                    Values::F32(values) => values[place] = f32::from_bits(1),
+                    Values::F16(values) => values[place] = f16::from_bits(1),
+                    Values::Bf16(values) => values[place] = bf16::from_bits(1),
+                }
+                hashes.push(of_output(&changed));
+            }
+            let mut lse_changed = zeros.clone();
+            lse_changed.lse.as_mut().unwrap()[3] = f32::from_bits(1);
+            hashes.push(of_output(&lse_changed));
+            let different: BTreeSet<_> = hashes.iter().collect();
+            assert_eq!(different.len(), hashes.len(), "{format}");
+        }
     }
 }

@@ -107,7 +107,7 @@ impl std::fmt::Display for SweepCase {
             Granularity::Head => "head".into(),
             Granularity::Block { rows } => format!("{rows} rows"),
         };
-        let format = format!("{:?}", self.problem.output_format()).to_lowercase();
+        let format = self.problem.output_format();
         let codes = self.largest_code;
         write!(f, "{} to {format}, {}, a scale per {scales}, codes of Q and K up to {codes}", self.problem, self.layout)
     }
@@ -143,7 +143,7 @@ mod tests {
                 let granularity = format!("{:?}", case.granularity);
                 let head_dim = case.problem.shape().head_dim;
                 let causal = case.problem.mask() == Mask::Causal;
-                let format = format!("{:?}", case.problem.output_format());
+                let format = case.problem.output_format().to_string();
                 (head_dim, causal, format, granularity, case.layout.to_string(), case.largest_code as u32)
             })
             .collect();

@@ -22,7 +22,7 @@ pub use rotation::Rotation;
 pub use samples::{Cache, Samples, Summary, Timer};
 
 use crate::gates::TimingPolicy;
-use eightfold::Result;
+use eightfold::{OutputFormat, Result};
 use std::time::Duration;
 
 /// Something that can be timed: a variant in this process, or a peer in another one.
@@ -45,6 +45,11 @@ pub trait Contestant {
 
     /// After a turn: an error unless the runs since the last poisoning computed what they should.
     fn verify(&mut self) -> Result<()>;
+}
+
+/// What is timed writes what its peers write, unless a user asks for something else: bf16 on a GPU, f32 on a CPU.
+pub fn timed_output(on_gpu: bool) -> OutputFormat {
+    if on_gpu { OutputFormat::Bf16 } else { OutputFormat::F32 }
 }
 
 /// What a user may choose about timing.

@@ -3,7 +3,8 @@
 use super::worker::Worker;
 use crate::gates::{Case, Subject};
 use crate::measure::{Cache, Contestant, flush_bytes};
-use eightfold::{Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
+use eightfold::{Dims, Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
+use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
@@ -73,6 +74,9 @@ impl Torch {
         )
     }
 
+    /// What it writes its results as.
+    pub const OUTPUT_FORMAT: &str = "f32";
+
     fn load(&mut self, problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
         let mut request = self.describe_inputs("load", problem, q, k, v)?;
         request["threads"] = self.threads.into();
@@ -94,11 +98,7 @@ impl Torch {
         v: &Fp8Tensor,
     ) -> Result<Value> {
         let file = self.scratch.path().join("inputs.f32");
-        let bytes: Vec<u8> = [q, k, v]
-            .iter()
-            .flat_map(|tensor| tensor.dequantize())
-            .flat_map(|value| (value as f32).to_ne_bytes())
-            .collect();
+        let bytes = [q, k, v].map(in_f32).concat();
         std::fs::write(&file, bytes)
             .map_err(|error| self.worker.error(format!("its inputs cannot be written: {error}")))?;
         let dims = |tensor: &Fp8Tensor| {
@@ -172,6 +172,20 @@ impl Torch {
         }
         Ok(values)
     }
+}
+
+/// A tensor's values in f32 and `[B,H,S,D]` order, as bytes; a large one's heads on all cores.
+fn in_f32(tensor: &Fp8Tensor) -> Vec<u8> {
+    let Dims { batch, heads, len, head_dim } = tensor.dims();
+    let mut bytes = vec![0; batch * heads * len * head_dim * size_of::<f32>()];
+    let of_heads = bytes.par_chunks_exact_mut(len * head_dim * size_of::<f32>());
+    of_heads.enumerate().for_each(|(index, bytes)| {
+        let values = tensor.dequantize_rows(index / heads, index % heads, 0..len);
+        for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+            *bytes = (value as f32).to_ne_bytes();
+        }
+    });
+    bytes
 }
 
 /// PyTorch goes through the same correctness gate as our kernels; it gives no log-sum-exp, and f32 in `[B,H,S,D]`.

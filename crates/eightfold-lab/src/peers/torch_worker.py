@@ -118,9 +118,22 @@ class CudaAttention:
 
     def output(self, backend, timer, file):
         captured = self.backends[backend]
-        result = captured.graph_result if timer == "graph_replay" else captured.result
-        write_output(captured.kernel.values(result).cpu(), file)
+        write_output(captured.kernel.values(captured.result_of(timer)).cpu(), file)
         return {}
+
+    def keep(self, backend, timer):
+        """Keeps the result, for `same`."""
+        captured = self.backends[backend]
+        with torch.inference_mode():
+            captured.kept[timer] = captured.result_of(timer).clone()
+        return {}
+
+    def same(self, backend, timer):
+        """Whether every bit is as it was kept: on the device, since a large result takes longer to read than to compute."""
+        captured = self.backends[backend]
+        with torch.inference_mode():
+            now, before = (result.view(torch.uint8) for result in (captured.result_of(timer), captured.kept[timer]))
+            return {"same": torch.equal(now, before)}
 
 
 class Kernel:
@@ -263,7 +276,7 @@ class Captured:
     """One kernel: a graph of launches, and single launches."""
 
     def __init__(self, kernel, launches):
-        self.kernel, self.launches = kernel, launches
+        self.kernel, self.launches, self.kept = kernel, launches, {}
         # Warm-up on another stream, as a capture demands: kernels are chosen and loaded, workspaces allocated.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -282,6 +295,9 @@ class Captured:
                 self.graph_result = kernel.attend()
         self.graph.replay()
         torch.cuda.synchronize()
+
+    def result_of(self, timer):
+        return self.graph_result if timer == "graph_replay" else self.result
 
     def replay(self, iterations):
         """Nanoseconds of a launch: the time of a replay over the number of launches in it."""
@@ -324,6 +340,8 @@ commands = {
     "prepare_cuda": on_cuda.prepare,
     "time_cuda": on_cuda.time,
     "output_cuda": on_cuda.output,
+    "keep_cuda": on_cuda.keep,
+    "same_cuda": on_cuda.same,
 }
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 answer(version=torch.__version__, cuda=device)

@@ -132,6 +132,7 @@ impl Target<'_> {
         let mut line: Vec<OsString> = ["run", "--variant", &variant, "--shape", self.shape].map(Into::into).into();
         line.extend(["--families", "gaussian", "--seeds", "1"].map(Into::into));
         line.extend((self.problem.mask() == Mask::Causal).then(|| "--causal".into()));
+        line.extend(["--output".into(), self.problem.output_format().to_string().into()]);
         line.extend(["--out".into(), folder.into()]);
         line.extend(self.arguments.iter().cloned());
         line
@@ -224,6 +225,7 @@ fn explain(output: &Output, error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eightfold::OutputFormat;
 
     /// What ncu 2025.3 answers to `--query-metrics` on an H200.
     const QUERY: &str = include_str!("h200_query.txt");
@@ -265,19 +267,22 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_told_every_knob_the_shape_and_the_mask() {
+    fn the_program_is_told_every_knob_the_shape_the_mask_and_what_to_write() {
         let target = Target {
             program: Path::new("eightfold"),
             arguments: &["--nvrtc".into(), "x".into()],
             name: "unpack",
             variant: "ladder:unpack".parse().unwrap(),
             shape: "mission",
-            problem: Problem::new("1,8,512,64".parse().unwrap()).unwrap().causal(),
+            problem: Problem::new("1,8,512,64".parse().unwrap())
+                .unwrap()
+                .causal()
+                .with_output_format(OutputFormat::Bf16),
         };
         let line: Vec<String> =
             target.command_line(Path::new("o")).iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         assert!(line.starts_with(&format!("run --variant {} --shape mission --families", target.variant)), "{line}");
-        assert!(line.ends_with("--seeds 1 --causal --out o --nvrtc x"), "{line}");
+        assert!(line.ends_with("--seeds 1 --causal --output bf16 --out o --nvrtc x"), "{line}");
     }
 }

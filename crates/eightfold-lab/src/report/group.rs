@@ -38,11 +38,11 @@ pub fn render(group: &Group, kind: Kind) -> Markup {
 fn about(group: &Group) -> String {
     let problem = &group.problem;
     format!(
-        "{} GFLOP, {} inputs, {} output{}.",
+        "{} GFLOP, inputs in {}, {}{}.",
         numbers::three_digits(problem.gflop),
         problem.input_format,
-        problem.output_format,
-        if problem.lse { " with log-sum-exp" } else { "" }
+        group.outputs(),
+        if problem.lse { ", log-sum-exp" } else { "" }
     )
 }
 
