@@ -258,7 +258,7 @@ impl Arguments {
         if ahead == 0 {
             return Err(Error::invalid("ahead", "must be at least 1, got 0", "leave it out"));
         }
-        let output = self.output.format(family.file.is_some());
+        let output = self.output.format(!family.files.is_empty());
         let problem = Problem::new(named.shape)?.with_mask(mask(self.causal)).with_output_format(output);
         let asked = self.mutator.clone();
         let mutator = asked.or_else(|| self.mutator_replay.as_ref().map(|_| "a recording".into()));
