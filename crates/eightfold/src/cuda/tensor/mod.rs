@@ -126,6 +126,11 @@ impl DeviceTensor {
         DeviceTensor { dims, layout, format, granularity, lines, codes, scales, means: None, largest_code }
     }
 
+    /// The same, centred: with means that a kernel fills.
+    pub(super) fn with_means(self, means: Option<Memory>) -> Self {
+        DeviceTensor { means, ..self }
+    }
+
     /// The logical dimensions.
     pub fn dims(&self) -> Dims {
         self.dims
