@@ -32,7 +32,7 @@ constexpr int THREADS = 256;
 constexpr int BYTES = ELEMENT == 0 ? 4 : 2;  // of a value
 constexpr int VECTOR = 16 / BYTES;           // values of a load
 constexpr int ROW_VECTORS = HEAD_DIM / VECTOR;
-constexpr int LOADS = 4;      // of a thread, in flight at a time
+constexpr int LOADS = 8;      // of a thread, in flight at a time
 constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
 constexpr int LINE = 16;      // lines of codes are padded to a multiple of this many bytes
 static_assert(HEAD_DIM % 8 == 0, "a row is made of whole vectors");

@@ -236,6 +236,11 @@ impl Quantized {
         self.tensor
     }
 
+    /// Sets every code and scale to NaN, in the stream's order: what a launch does not write is then seen.
+    pub fn poison(&mut self, stream: &Stream) -> Result<()> {
+        self.tensor.poison(stream)
+    }
+
     /// Waits for the stream; an error if a value was not finite, with where it was.
     pub fn check(&self, stream: &Stream) -> Result<()> {
         let mut bits = vec![0u32; self.magnitudes.bytes() / 4];
@@ -324,8 +329,9 @@ mod tests {
             let rows = Cut::new(dims, values, Granularity::Head, Layout::Bhsd).unwrap().rows;
             for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
                 for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
-                    programs
-                        .extend([false, true].map(|centered| program(head_dim, rows, values, format, layout, centered)));
+                    programs.extend(
+                        [false, true].map(|centered| program(head_dim, rows, values, format, layout, centered)),
+                    );
                 }
             }
         }

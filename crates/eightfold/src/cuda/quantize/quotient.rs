@@ -95,9 +95,9 @@ fn a_product_with_the_inverse_would_not_do() {
     let wrong = (16..32u8).any(|sixteenths| {
         let point = f32::from(sixteenths) / 16.0;
         let middle = (by.mantissa * point).to_bits();
-        (middle - 8..=middle + 8).map(f32::from_bits).any(|value| {
-            (value * by.inverse).partial_cmp(&point) != (value / by.mantissa).partial_cmp(&point)
-        })
+        (middle - 8..=middle + 8)
+            .map(f32::from_bits)
+            .any(|value| (value * by.inverse).partial_cmp(&point) != (value / by.mantissa).partial_cmp(&point))
     });
     assert!(wrong);
 }
