@@ -65,7 +65,23 @@ impl QuantizerGroup {
     pub fn copy_for(&self, entry: &QuantizerEntry) -> Option<&QuantizerEntry> {
         self.entries.iter().find(|other| other.copy && other.least_bytes == entry.least_bytes)
     }
+
+    /// The share of that copy's rate that a job reaches; none for a copy.
+    pub fn share_of_copy(&self, entry: &QuantizerEntry) -> Option<f64> {
+        let copy = self.copy_for(entry).filter(|_| !entry.copy)?;
+        Some(copy.p50_us()? / entry.p50_us()?)
+    }
+
+    /// What the tensors are, in words.
+    pub fn title(&self) -> String {
+        let QuantizerGroup { shape, batch, heads, len, head_dim, .. } = self;
+        format!("quantiser, {shape}: K and V of [{batch}, {heads}, {len}, {head_dim}], one scale per head")
+    }
 }
+
+/// What is meant by the bytes of a job.
+pub const BYTES_MEANT: &str = "bytes: what must move at least, values read once and codes written once; the quantiser \
+     reads the values twice, three times where it centres, as far as they are not in the cache by then";
 
 /// Times every job for K and V of this shape. `progress` is told how far it is.
 pub fn measure(shape: &NamedShape, method: &Method, progress: &mut dyn Progress) -> Result<QuantizerGroup> {

@@ -4,8 +4,8 @@ use super::compare_table::gpu_words;
 use super::numbers::{NONE, percent, time};
 use super::{table, text};
 use eightfold_lab::measure::Cache;
-use eightfold_lab::numbers::three_digits;
-use eightfold_lab::quantizer::{QuantizerEntry, QuantizerGroup};
+use eightfold_lab::numbers;
+use eightfold_lab::quantizer::{BYTES_MEANT, QuantizerGroup};
 
 /// The table of one shape, with what needs more words below it.
 pub fn render(group: &QuantizerGroup) -> String {
@@ -17,29 +17,16 @@ pub fn render(group: &QuantizerGroup) -> String {
             summary.map_or(NONE.into(), |summary| summary.iterations.to_string()),
             time(summary.map(|summary| summary.p50_us)),
             time(summary.map(|summary| summary.std_us)),
-            format!("{} MB", three_digits(entry.least_bytes as f64 / 1e6)),
-            entry.bytes_per_second().map_or(NONE.into(), |rate| format!("{} TB/s", three_digits(rate / 1e12))),
-            share_of_copy(group, entry).map_or(NONE.into(), percent),
+            numbers::moved(entry.least_bytes),
+            entry.bytes_per_second().map_or(NONE.into(), numbers::bandwidth),
+            group.share_of_copy(entry).map_or(NONE.into(), percent),
         ]);
     }
-    let QuantizerGroup { shape, batch, heads, len, head_dim, .. } = group;
-    format!(
-        "quantiser, {shape}: K and V of [{batch}, {heads}, {len}, {head_dim}], one scale per head\n{}{}",
-        text(&table),
-        remarks(group)
-    )
-}
-
-fn share_of_copy(group: &QuantizerGroup, entry: &QuantizerEntry) -> Option<f64> {
-    let copy = group.copy_for(entry).filter(|_| !entry.copy)?;
-    Some(copy.p50_us()? / entry.p50_us()?)
+    format!("{}\n{}{}", group.title(), text(&table), remarks(group))
 }
 
 fn remarks(group: &QuantizerGroup) -> String {
-    let mut lines = String::from(
-        "  bytes: what must move at least, values read once and codes written once; the quantiser reads the values \
-         twice\n  (a third time where it centres), as far as they are not in the cache by then\n",
-    );
+    let mut lines = format!("  {BYTES_MEANT}\n");
     if group.entries.iter().filter_map(|entry| entry.timing.as_ref()).any(|timing| timing.cache == Cache::Cold) {
         lines.push_str("  caches were emptied before every run\n");
     }
@@ -59,6 +46,7 @@ mod tests {
     use super::*;
     use eightfold_lab::gates::{Gate, GateReport, Outcome};
     use eightfold_lab::measure::{Conditions, Samples, Timer};
+    use eightfold_lab::quantizer::QuantizerEntry;
     use eightfold_lab::record::Timing;
 
     fn entry(name: &str, least_bytes: usize, ns: &[u64]) -> QuantizerEntry {
