@@ -1,5 +1,5 @@
-// f32, f16 or bf16 → FP8 codes and scales, in two launches: the largest magnitude of everything that shares a scale, then
-// the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the host's
+// f32, f16 or bf16 → FP8 codes and scales, in two launches: the largest magnitude of everything that shares a scale,
+// then the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the host's
 // quantiser does, and what is added is added in its order, so that the bits are the same.
 
 #include "quantize/problem.cuh"
@@ -22,7 +22,8 @@ __device__ inline Cell cell(int number) {
 // How many vectors a thread has, some of them perhaps beyond the rows.
 constexpr int CELLS = (ROWS * ROW_VECTORS + THREADS - 1) / THREADS;
 
-// First launch. A block scans ROWS rows; where they share one scale, as they mostly do, the threads meet once at the end.
+// First launch. A block scans ROWS rows; where they share one scale, as they mostly do, the threads meet once at the
+// end.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_magnitudes(const __grid_constant__ Quantize problem) {
     __shared__ unsigned largest_of[ROWS];
     const Place at = place(problem, blockIdx.x);
@@ -87,10 +88,10 @@ __device__ inline void find_divisors(const Quantize& problem, const Place& at, i
 
 #if TRANSPOSED
 
-constexpr int KEYS = 128;                           // rows of a block: what it writes of a channel is a cache line
-constexpr int CHANNELS = 64;                        // channels of a block: so is what it reads of a row of 16-bit values
-constexpr int GROUPS = KEYS / LINE;                 // of 16 keys, one for each warp
-constexpr int SLOTS = CHANNELS / (8 * VECTOR);      // times that eight lanes side by side read of a row
+constexpr int KEYS = 128;                       // rows of a block: what it writes of a channel is a cache line
+constexpr int CHANNELS = 64;                    // channels of a block: so is what it reads of a row of 16-bit values
+constexpr int GROUPS = KEYS / LINE;             // of 16 keys, one for each warp
+constexpr int SLOTS = CHANNELS / (8 * VECTOR);  // times that eight lanes side by side read of a row
 static_assert(GROUPS == THREADS / 32, "every warp takes a group of keys");
 
 // The word of shared memory for keys 4q … 4q + 3 of a group. Groups change places with the channel, so that neither
