@@ -13,6 +13,7 @@
 #   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench      what the plan picks, both masks, beside PyTorch's four backends
 #   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
+#   quantizer  the quantiser beside copies that move as many bytes, by shape
 #   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
 #   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
 #   evolve     each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
@@ -39,7 +40,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship profile plant evolve sanitizer"
+all="doctor build run odd ladder bench flagship quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -155,6 +156,12 @@ section_flagship() {
             4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
     done
+}
+
+section_quantizer() {
+    job quantizer "$eightfold" bench --quantizer --shape 4,16,4096,128 4,16,4096,64 2,16,16384,128 1,8,1024,128 \
+        --out "$out/records" || troubles quantizer
+    cut -c1-160 "$out/log/quantizer.txt"
 }
 
 section_profile() {

@@ -18,6 +18,7 @@ pub mod ledger_table;
 mod numbers;
 pub mod profile_difference;
 pub mod profile_table;
+pub mod quantizer_table;
 #[cfg(test)]
 mod readme;
 
