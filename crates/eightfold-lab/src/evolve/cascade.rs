@@ -25,7 +25,7 @@ const QUICK_ROUNDS: usize = 6;
 const FULL_ROUNDS: usize = 24;
 
 /// A timing ends after about this long, whatever it has.
-const MOST_SECONDS: f64 = 8.0;
+const MOST_SECONDS: f64 = 2.0;
 
 /// What is slower than this share of the best in a few runs is not timed further.
 const HOPELESS: f64 = 0.65;
