@@ -127,6 +127,8 @@ pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
         query_blocks: false,
         key_blocks: false,
         value_blocks: false,
+        lse: true,
+        centred: true,
         dump: false,
     }
 }

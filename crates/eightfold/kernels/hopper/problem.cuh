@@ -56,6 +56,10 @@ struct Attention {
     Divider by_query_tiles, by_head_tiles, by_heads, by_group,
         by_query_len;  // heads: head tiles of all batches; group: of query heads
 
+    // Known when the kernel for few keys is compiled: it is over so soon that to jump over code is to wait for it.
+    __device__ bool has_lse() const { return KEYS_AT_ONCE ? WITH_LSE : lse != nullptr; }
+    __device__ bool has_value_means() const { return KEYS_AT_ONCE ? CENTRED : v_means != nullptr; }
+
     __device__ int units() const { return query_tiles * head_tiles * batch; }
 
     // How many keys, counted from the first, a query sees; all of them beyond the last query.

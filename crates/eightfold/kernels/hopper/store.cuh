@@ -44,7 +44,7 @@ __device__ inline float product_with_means(const Attention& problem, const Work&
 // From the maximum, in powers of two, and the sum of all weights. Every lane of the row's quad.
 __device__ inline void store_lse(const Attention& problem, const Work& work, const RowPlace& row, float maximum,
                                  float sum, int quad) {
-    if (!problem.lse) return;
+    if (!problem.has_lse()) return;
     RowPlace safe = row;
     if (!row.exists) safe.query = 0, safe.head = work.first_head;
     float shift = problem.k_means ? product_with_means(problem, work, safe, quad) : 0.0f;
@@ -72,7 +72,7 @@ __device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
 // A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
 __device__ inline void store_rows(const Attention& problem, const Work& work, Sums& sums, const Rows& rows,
                                   const RowPlace (&places)[2], float value_scale, int quad) {
-    if (problem.v_means)
+    if (problem.has_value_means())
         sums.add_means(problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -70,7 +70,7 @@ struct Tile {
                 rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 2);
             }
         }
-        if (problem.lse && !KEY_BLOCK_SCALES) {
+        if (problem.has_lse() && !KEY_BLOCK_SCALES) {
             // Maxima are in powers of two of the scale as it was rounded.
 #pragma unroll
             for (int row = 0; row < 2; ++row) {

@@ -121,7 +121,10 @@ impl Operands {
 
     /// What a kernel for them is specialised for.
     pub fn specialisation(&self, problem: &Problem) -> Specialisation {
-        Specialisation::new(problem, self.q.granularity, self.k.granularity, self.v.granularity)
+        Specialisation {
+            centred: self.v.centred,
+            ..Specialisation::new(problem, self.q.granularity, self.k.granularity, self.v.granularity)
+        }
     }
 }
 

@@ -26,12 +26,16 @@ pub struct Specialisation {
     pub key_blocks: bool,
     /// Whether V's scale changes along the keys.
     pub value_blocks: bool,
+    /// Whether the log-sum-exp is written.
+    pub lse: bool,
+    /// Whether means were taken from V.
+    pub centred: bool,
     /// Whether one block writes its intermediate tiles to memory, which the ladder can do.
     pub dump: bool,
 }
 
 impl Specialisation {
-    /// What a problem with scales of these granularities needs.
+    /// What a problem with scales of these granularities needs, where V is not centred.
     pub fn new(problem: &Problem, queries: Granularity, keys: Granularity, values: Granularity) -> Self {
         let blocks = |granularity| matches!(granularity, Granularity::Block { .. });
         Specialisation {
@@ -43,6 +47,8 @@ impl Specialisation {
             query_blocks: blocks(queries),
             key_blocks: blocks(keys),
             value_blocks: blocks(values),
+            lse: problem.lse(),
+            centred: false,
             dump: false,
         }
     }
@@ -52,11 +58,13 @@ impl Specialisation {
         if (Specialisation { dump: self.dump, ..other }) == *self {
             return Ok(());
         }
-        Err(Error::invalid(
-            "scales",
-            "their granularity is another than that of the tensors the kernel was prepared for",
-            "prepare the kernel for these tensors",
-        ))
+        let (name, reason) = match other.centred == self.centred {
+            true => ("scales", "their granularity is another than that of the tensors the kernel was prepared for"),
+            false => {
+                ("v", "the kernel was prepared for V with its means taken from it, or for V without: not for both")
+            }
+        };
+        Err(Error::invalid(name, reason, "prepare the kernel for these tensors"))
     }
 
     /// The program for these knobs.

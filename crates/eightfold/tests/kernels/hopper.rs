@@ -68,8 +68,10 @@ fn whatever_is_chosen_compiles_without_spills_or_loss() {
     {
         for shape in &shapes {
             for largest_code in [16.0, 448.0] {
-                let problem = Problem::new(*shape).unwrap().with_accuracy(accuracy).with_mask(mask);
+                let more = mask == Mask::Causal;
+                let problem = Problem::new(*shape).unwrap().with_accuracy(accuracy).with_mask(mask).with_lse(more);
                 let mut operands = Operands::hoped(&problem);
+                operands.v.centred = more;
                 operands.q.largest_code = largest_code;
                 let (config, _) = choose(&problem, &operands, 132);
                 let program = operands.specialisation(&problem).program(config);

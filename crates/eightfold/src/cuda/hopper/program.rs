@@ -29,6 +29,9 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("MASKS", masks(kind, config).to_string()),
         ("SHARED_BYTES", shared.to_string()),
     ]);
+    if config.keys == Keys::AtOnce {
+        defines.extend([("WITH_LSE", flag(kind.lse)), ("CENTRED", flag(kind.centred))]);
+    }
     let entry = match config.keys {
         Keys::Streamed => "hopper_attention",
         Keys::AtOnce => "hopper_short",
