@@ -82,8 +82,14 @@ fn candidates(problem: &Problem, operands: &Operands, arch: Arch, multiprocessor
 /// The chosen config, then smaller tiles for scales that change within its own.
 fn hopper_candidates(problem: &Problem, operands: &Operands, multiprocessors: usize) -> Vec<hopper::Config> {
     let (best, _) = hopper::choose(problem, operands, multiprocessors);
-    let smaller = |tile_keys: usize| hopper::Config { tile_keys, flight: best.flight.min(tile_keys / 32), ..best };
-    [best.tile_keys, 128, 64].map(smaller).to_vec()
+    let smaller = |tile_keys: usize| hopper::Config {
+        tile_keys,
+        flight: best.flight.min(tile_keys / 32),
+        stages: best.stages.max(2),
+        keys: hopper::Keys::Streamed,
+        ..best
+    };
+    vec![best, smaller(128), smaller(64)]
 }
 
 /// What may run with V in this layout, the best first: then, for scales that change within its tiles, the stages from
