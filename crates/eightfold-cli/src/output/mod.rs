@@ -14,8 +14,10 @@ mod fixed_data;
 pub mod gates_table;
 mod gpu_ladder_table;
 pub mod ladder_table;
+mod ledger_section;
 pub mod ledger_table;
 mod numbers;
+mod optimisations_table;
 pub mod profile_difference;
 pub mod profile_table;
 #[cfg(test)]
