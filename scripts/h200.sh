@@ -6,17 +6,18 @@
 # OUT gets the records (OUT/records), the table of the sanitizer (OUT/sanitizer.txt) and everything that the tools say
 # (OUT/log); a short table of each section is printed.
 # SECTIONs, all of them unless some are named:
-#   doctor     what this machine has
-#   build      every stage compiled by NVRTC and, beside it, by nvcc
-#   run        the gates for every stage and for what the plan picks, standard shapes, both masks
-#   odd        the gates for every stage on sizes that divide nothing
-#   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
-#   bench      what the plan picks, both masks, beside PyTorch's four backends
-#   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
-#   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
-#   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
-#   evolve     each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
-#   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
+#   doctor         what this machine has
+#   build          every stage compiled by NVRTC and, beside it, by nvcc
+#   run            the gates for every stage and for what the plan picks, standard shapes, both masks
+#   odd            the gates for every stage on sizes that divide nothing
+#   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
+#   bench          what the plan picks, both masks, beside PyTorch's four backends
+#   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
+#   optimisations  what each optimisation of the hopper kernel brings, beside what was predicted of it
+#   profile        what Nsight Compute counts for every stage at mission and long, and what bounds each
+#   plant          ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
+#   evolve         each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
+#   sanitizer      memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
@@ -39,7 +40,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship profile plant evolve sanitizer"
+all="doctor build run odd ladder bench flagship optimisations profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -155,6 +156,16 @@ section_flagship() {
             4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
     done
+}
+
+section_optimisations() {
+    case " $kernels " in
+    *" hopper "*) ;;
+    *) return ;;
+    esac
+    job optimisations "$eightfold" ledger --kernel hopper --measure --out "$out/records" ||
+        grep '^error' "$out/log/optimisations.err"
+    cut -c1-180 "$out/log/optimisations.txt"
 }
 
 section_profile() {
