@@ -14,6 +14,7 @@
 #   bench          what the plan picks, both masks, beside PyTorch's four backends
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
 #   optimisations  what each optimisation of the hopper kernel brings, beside what was predicted of it
+#   quantizer      the quantiser beside copies that move as many bytes, by shape
 #   profile        what Nsight Compute counts for every stage at mission and long, and what bounds each
 #   plant          ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
 #   evolve         each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
@@ -40,7 +41,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship optimisations profile plant evolve sanitizer"
+all="doctor build run odd ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -166,6 +167,12 @@ section_optimisations() {
     job optimisations "$eightfold" ledger --kernel hopper --measure --out "$out/records" ||
         grep '^error' "$out/log/optimisations.err"
     cut -c1-180 "$out/log/optimisations.txt"
+}
+
+section_quantizer() {
+    job quantizer "$eightfold" bench --quantizer --shape 4,16,4096,128 4,16,4096,64 2,16,16384,128 1,8,1024,128 \
+        --out "$out/records" || troubles quantizer
+    cut -c1-160 "$out/log/quantizer.txt"
 }
 
 section_profile() {

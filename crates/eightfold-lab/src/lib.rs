@@ -19,6 +19,7 @@ pub mod peers;
 pub mod profile;
 pub mod progress;
 pub mod provenance;
+pub mod quantizer;
 pub mod record;
 pub mod report;
 pub mod shapes;

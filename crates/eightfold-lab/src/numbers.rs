@@ -13,6 +13,16 @@ pub fn rate(gflop_per_second: f64) -> String {
     scaled(gflop_per_second, &[(1e3, "TFLOP/s"), (1.0, "GFLOP/s"), (1e-3, "MFLOP/s")])
 }
 
+/// Bytes that are moved, in decimal units as rates are, with three significant digits.
+pub fn moved(bytes: usize) -> String {
+    scaled(bytes as f64, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")])
+}
+
+/// A rate of moving with three significant digits.
+pub fn bandwidth(bytes_per_second: f64) -> String {
+    scaled(bytes_per_second, &[(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")])
+}
+
 /// How many times faster.
 pub fn ratio(ratio: f64) -> String {
     format!("{}×", three_digits(ratio))
@@ -84,6 +94,8 @@ mod tests {
         let shown = [0.0, 0.5, 9.996, 99.96, 999.0, 999.96, 1234.0, 7.2e6].map(time);
         assert_eq!(shown, ["0 µs", "500 ns", "10.0 µs", "100 µs", "999 µs", "1.00 ms", "1.23 ms", "7.20 s"]);
         assert_eq!([123_456.0, 12.3, 0.5].map(rate), ["123 TFLOP/s", "12.3 GFLOP/s", "500 MFLOP/s"]);
+        assert_eq!([100_663_296, 512].map(moved), ["101 MB", "512 bytes"]);
+        assert_eq!([3.95e12, 12.3e9].map(bandwidth), ["3.95 TB/s", "12.3 GB/s"]);
         assert_eq!([12.34, 0.01234].map(ratio), ["12.3×", "0.0123×"]);
     }
 

@@ -7,6 +7,7 @@ use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, Tog
 use crate::measure::{Cache, Conditions, Samples, Summary, Timer};
 use crate::profile::Profiled;
 use crate::provenance::Provenance;
+use crate::quantizer::QuantizerGroup;
 use eightfold::{Error, Mask, Problem, Result, Shape};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub enum Kind {
     Profile,
     /// A search of a kernel's knobs.
     Evolve,
+    /// Timing of the device's quantiser.
+    Quantizer,
 }
 
 impl fmt::Display for Kind {
@@ -46,6 +49,7 @@ impl fmt::Display for Kind {
             Kind::Compare => "compare",
             Kind::Profile => "profile",
             Kind::Evolve => "evolve",
+            Kind::Quantizer => "quantizer",
         })
     }
 }
@@ -75,6 +79,9 @@ pub struct Record {
     /// The search that was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evolution: Option<Evolution>,
+    /// The device's quantiser against the clock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quantizers: Vec<QuantizerGroup>,
     /// Why the run ended before its end; what is recorded was done before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
@@ -295,6 +302,7 @@ impl Record {
             toggles: Vec::new(),
             comparisons: Vec::new(),
             evolution: None,
+            quantizers: Vec::new(),
             ended_early: None,
         }
     }
@@ -311,7 +319,8 @@ impl Record {
         let built = self.builds.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
         let built = built.map(|entry| &entry.gate);
         let toggled = self.toggles.iter().map(|toggle| &toggle.gate);
-        ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled)
+        let quantized = self.quantizers.iter().flat_map(|group| &group.entries).filter_map(|entry| entry.gate.as_ref());
+        ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled).chain(quantized)
     }
 
     /// The record as JSON on one line (raw samples would otherwise take a line each), with a newline at the end.

@@ -6,6 +6,7 @@ use eightfold::{Error, Result};
 use eightfold_lab::compare::Comparison;
 use eightfold_lab::gates::{Thresholds, ToggleReport};
 use eightfold_lab::provenance::Provenance;
+use eightfold_lab::quantizer::QuantizerGroup;
 use eightfold_lab::record::{BuildGroup, Group, Kind, Record};
 use eightfold_lab::store::Store;
 use std::path::{Path, PathBuf};
@@ -91,6 +92,12 @@ impl Recording {
         self.unfinished = None;
         self.record.groups.extend(group);
         self.record.comparisons.extend(comparisons);
+        self.save()
+    }
+
+    /// Adds the times of the device's quantiser on one shape.
+    pub fn keep_quantizer(&mut self, group: QuantizerGroup) -> Result<()> {
+        self.record.quantizers.push(group);
         self.save()
     }
 

@@ -20,6 +20,7 @@ mod numbers;
 mod optimisations_table;
 pub mod profile_difference;
 pub mod profile_table;
+pub mod quantizer_table;
 #[cfg(test)]
 mod readme;
 

@@ -139,6 +139,7 @@ fn without_a_device_the_kernels_are_not_run_and_the_reason_is_told() {
         "--kernel hopper --shape small",
         "run --kernel ladder --shape small",
         "bench --kernel hopper",
+        "bench --quantizer",
         "run --variant ladder:baseline --shape small",
         "run --variant hopper:fast --shape small",
     ] {
@@ -148,6 +149,27 @@ fn without_a_device_the_kernels_are_not_run_and_the_reason_is_told() {
         assert!(line.contains(" is not available: ") && line.lines().count() == 1, "{arguments}: {line}");
     }
     assert!(place.contents().is_empty(), "{:?}", place.contents());
+}
+
+#[test]
+fn the_quantiser_is_timed_beside_copies_and_by_itself() {
+    let place = Place::new();
+    for option in ["--causal", "--kernel ladder", "--variant cpu", "--accuracy fast", "--peer torch"] {
+        let output = place.run(&format!("bench --quantizer {option}"));
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        assert!(stderr(&output).contains("cannot be used with"), "{option}: {}", stderr(&output));
+    }
+    if !found(&place, "GPU") {
+        return;
+    }
+    let text = place.succeed("bench --quantizer --shape 1,2,300,64 --iterations 3");
+    let record = record(&place);
+    assert_eq!((record.kind, record.groups.len(), record.quantizers.len()), (Kind::Quantizer, 0, 1));
+    let group = &record.quantizers[0];
+    for entry in group.entries.iter().filter(|entry| !entry.copy) {
+        assert_eq!(entry.gate.as_ref().unwrap().outcome, Outcome::Pass, "{text}");
+        assert!(entry.timing.is_some() && group.copy_for(entry).unwrap().timing.is_some(), "{text}");
+    }
 }
 
 #[test]

@@ -37,13 +37,14 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Everything in this folder, hidden files included, as paths below it.
+    /// Everything in this folder, hidden files included, as paths below it. What a running command takes away meanwhile is
+    /// left out.
     pub fn contents(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.path().to_path_buf()];
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
                 found.push(path.strip_prefix(self.path()).unwrap().display().to_string());
                 if path.is_dir() {
                     folders.push(path);

@@ -1,8 +1,9 @@
 //! A variant on a GPU as a contestant, timed on the device.
 
 use super::kernel::verify;
+use super::stopwatch::Stopwatch;
 use super::{Contestant, Plant, Rotation, Timer};
-use eightfold::cuda::driver::{Buffer, Device, Event, Graph, Stream};
+use eightfold::cuda::driver::{Buffer, Device, Graph, Stream};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Config, Prepared};
 use eightfold::{Layout, Output, Result};
@@ -17,24 +18,7 @@ struct Loaded {
     stream: Stream,
     inputs: Vec<[DeviceTensor; 3]>,
     prepared: Prepared,
-    start: Event,
-    end: Event,
-}
-
-impl Loaded {
-    fn launch(&mut self, inputs: usize, output: &mut DeviceOutput) -> Result<()> {
-        let [q, k, v] = &self.inputs[inputs];
-        self.prepared.launch(&self.stream, q, k, v, output)
-    }
-
-    /// The device time of what the closure puts into the stream, with nothing else under way.
-    fn time_ns(&mut self, work: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<f64> {
-        self.start.record(&self.stream)?;
-        work(self)?;
-        self.end.record(&self.stream)?;
-        self.end.synchronize()?;
-        self.end.elapsed_ns(&self.start)
-    }
+    stopwatch: Stopwatch,
 }
 
 /// One timer of a variant on inputs that change from round to round; it must keep giving the bits that the gate saw, if
@@ -73,8 +57,8 @@ impl<'a> CudaContestant<'a> {
         let prepared = Prepared::new(&device, &problem, config, q, k, v)?;
         stream.synchronize()?;
         let outputs = [DeviceOutput::new(&device, &problem)?, DeviceOutput::new(&device, &problem)?];
-        let (start, end) = (stream.record()?, stream.record()?);
-        let loaded = Rc::new(RefCell::new(Loaded { stream, inputs: tensors, prepared, start, end }));
+        let stopwatch = Stopwatch::new(&stream)?;
+        let loaded = Rc::new(RefCell::new(Loaded { stream, inputs: tensors, prepared, stopwatch }));
         let mut timers = [Timer::GraphReplay, Timer::Event].into_iter();
         Ok(outputs.map(|output| CudaContestant {
             name: name.into(),
@@ -120,13 +104,13 @@ impl<'a> CudaContestant<'a> {
 impl Contestant for CudaContestant<'_> {
     fn prepare(&mut self) -> Result<()> {
         let (launches, _) = self.launches();
-        let loaded = &mut *self.loaded.borrow_mut();
+        let Loaded { stream, inputs, prepared, .. } = &mut *self.loaded.borrow_mut();
         let output = &mut self.output;
         // A first launch outside the capture: modules may load lazily, which a capture does not allow.
-        loaded.launch(0, output)?;
-        loaded.stream.synchronize()?;
+        let [q, k, v] = &inputs[0];
+        prepared.launch(stream, q, k, v, output)?;
+        stream.synchronize()?;
         if self.timer == Timer::GraphReplay {
-            let Loaded { stream, inputs, prepared, .. } = loaded;
             self.graphs.clear();
             for [q, k, v] in inputs.iter() {
                 let graph =
@@ -144,23 +128,21 @@ impl Contestant for CudaContestant<'_> {
 
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         let (launches, counted) = self.launches();
-        let loaded = &mut *self.loaded.borrow_mut();
+        let Loaded { stream, inputs, prepared, stopwatch } = &mut *self.loaded.borrow_mut();
         // Whatever an earlier block left must not count as this one's work.
-        self.output.poison(&loaded.stream)?;
-        loaded.stream.synchronize()?;
-        let (graph, output, current) = (self.graphs.get(self.current), &mut self.output, self.current);
+        self.output.poison(stream)?;
+        stream.synchronize()?;
+        let (graph, output, [q, k, v]) = (self.graphs.get(self.current), &mut self.output, &inputs[self.current]);
         (0..iterations)
             .map(|_| {
                 if let Some(flush) = &self.flush {
-                    flush.fill(&loaded.stream, 0)?;
-                    loaded.stream.synchronize()?;
+                    flush.fill(stream, 0)?;
+                    stream.synchronize()?;
                 }
-                let ns = match graph {
-                    Some(graph) => loaded.time_ns(&mut |loaded| graph.launch(&loaded.stream))?,
-                    None => {
-                        loaded.time_ns(&mut |loaded| (0..launches).try_for_each(|_| loaded.launch(current, output)))?
-                    }
-                };
+                let ns = stopwatch.time_ns(stream, &mut || match graph {
+                    Some(graph) => graph.launch(stream),
+                    None => (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)),
+                })?;
                 Ok((ns / counted as f64).round() as u64)
             })
             .collect()

@@ -9,7 +9,9 @@ mod kernel;
 mod race;
 mod rotation;
 mod samples;
+mod stopwatch;
 mod watch;
+mod work;
 
 pub use conditions::{Conditions, GpuConditions};
 pub use contestants::{Plant, contestant, contestants};
@@ -20,6 +22,7 @@ pub use kernel::KernelContestant;
 pub use race::{Looks, Race, Raced};
 pub use rotation::Rotation;
 pub use samples::{Cache, Samples, Summary, Timer};
+pub use work::{Work, WorkContestant};
 
 use crate::gates::TimingPolicy;
 use eightfold::{OutputFormat, Result};

@@ -10,6 +10,7 @@ mod group;
 mod ladder;
 mod page;
 mod profile;
+mod quantizer;
 mod resources;
 mod roofline;
 mod scale;

@@ -1,6 +1,6 @@
 //! The frame of the page: head, style, the order of the sections.
 
-use super::{Source, comparisons, environment, evolution, group, resources, roofline, summary, words};
+use super::{Source, comparisons, environment, evolution, group, quantizer, resources, roofline, summary, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// Part of the page, so that it needs nothing beside it.
@@ -49,6 +49,7 @@ fn record(index: usize, source: &Source) -> Markup {
                 (record.kind.to_string()) " on " (words::device(record)) ", " (record.provenance.time_utc.to_string())
             }
             @let nothing = record.groups.is_empty() && record.builds.is_empty() && record.toggles.is_empty();
+            @let nothing = nothing && record.quantizers.is_empty();
             @if nothing && record.comparisons.is_empty() && record.evolution.is_none() {
                 p { "This record holds no results." }
             }
@@ -58,6 +59,7 @@ fn record(index: usize, source: &Source) -> Markup {
                 section .group { h3 { "Comparison" } (verdicts) }
             }
             @for each in &record.groups { (group::render(each, record.kind)) }
+            @for each in &record.quantizers { (quantizer::render(each)) }
             @for each in &record.builds {
                 section .group {
                     h3 { "Compiled for " (each.arch) ", head dim " (each.head_dim) @if each.causal { ", causal" } }

@@ -2,7 +2,9 @@
 
 use super::fixed_data::{builds, entry, evolution, group, ladder, source};
 use super::{Source, render};
-use crate::record::{Entry, Kind};
+use crate::measure::{Conditions, Samples, Timer};
+use crate::quantizer::{QuantizerEntry, QuantizerGroup};
+use crate::record::{Entry, Kind, Timing};
 
 /// The text of the page, a line for each piece of it, with what pictures say of themselves.
 fn skeleton(html: &str) -> String {
@@ -81,6 +83,28 @@ fn groups_and_records_without_results_are_said_to_be_empty() {
     assert!(page.contains("No contestant is recorded") && page.contains("This record holds no results"));
     assert!(!page.contains("<svg") && page.contains("No gate was met"));
     assert!(render(&[]).contains("Eightfold report: 0 records"));
+}
+
+#[test]
+fn the_quantiser_is_shown_beside_the_copy_that_moves_as_many_bytes() {
+    let mut source = source(Kind::Quantizer, Vec::new());
+    let job = |name: &str, copy, p50_us: u64| {
+        let samples = Samples { ns: vec![1000 * p50_us], rounds: Vec::new() };
+        let timing = Timing::new(Timer::GraphReplay, samples);
+        QuantizerEntry { name: name.into(), copy, least_bytes: 100_000_000, gate: None, timing }
+    };
+    source.record.quantizers = vec![QuantizerGroup {
+        shape: "4,16,4096,128".into(),
+        batch: 4,
+        heads: 16,
+        len: 4096,
+        head_dim: 128,
+        entries: vec![job("copy", true, 25), job("K", false, 40)],
+        conditions: Conditions::default(),
+    }];
+    let page = render(&[source]);
+    assert!(page.contains("4.00 TB/s") && page.contains("2.50 TB/s") && page.contains("62 %"), "{page}");
+    assert!(!page.contains("This record holds no results"));
 }
 
 #[test]

@@ -1,238 +1,274 @@
-// f32, f16 or bf16 → FP8 codes and scales, in three launches: the largest magnitude of everything that shares a scale,
-// the scales, the codes. Every step rounds exactly as the host's quantiser does, so that the bits are the same.
-//
-// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of keys),
-// EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e).
+// f32, f16 or bf16 → FP8 codes and scales, in two launches: the largest magnitude of everything that shares a scale,
+// then the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the host's
+// quantiser does, and what is added is added in its order, so that the bits are the same.
 
-#ifndef ELEMENT
-#error "ELEMENT says what the values are"
-#endif
+#include "quantize/problem.cuh"
+#include "quantize/quotient.cuh"
+#include "quantize/values.cuh"
 
-// The struct of `src/cuda/quantize/argument.rs`, field by field.
-struct Quantize {
-    const void* values;
-    long long batch_stride, head_stride, row_stride;  // of the values, in elements
-    unsigned char* codes;
-    long long code_batch_stride, code_head_stride, code_line_stride;
-    unsigned* magnitudes;  // one for each scale: the bits of the largest magnitude, zero before the first launch
-    float* scales;
-    int scale_count;
-    int scale_head_stride;  // index of a scale = (batch * heads + head) * scale_head_stride + row / scale_rows
-    int scale_rows;
-    int heads, len, head_dim;
-    int parts_per_scale;  // first launch: blocks that share a scale's rows of one head
-    int blocks_per_head;  // first and third launch
-    float largest_code;   // what the largest magnitude of a scale becomes
-};
-static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
-
-constexpr int THREADS = 256;
-constexpr int TILE = 64;                           // rows of a block, and channels of a transposed one
-constexpr int VECTOR = 8;                          // values that a thread takes at a time
-constexpr int LINE = 16;                           // lines of codes are padded to a multiple of this many bytes
-constexpr float SMALLEST_SCALE = 1.17549435e-38f;  // the smallest normal f32
-
-struct Vector {
-    float values[VECTOR];
+// A vector of a block's rows.
+struct Cell {
+    int row, channel;
 };
 
-// div.rn: the quotient that the host computes, whatever the compiler's flags.
-__device__ inline float divide(float a, float b) {
-    float quotient;
-    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
-    return quotient;
+// The vectors of a thread, one after the other. Mostly they are of the same channels, which saves arithmetic.
+__device__ inline Cell cell(int number) {
+    constexpr bool SAME_CHANNELS = THREADS % ROW_VECTORS == 0;
+    const unsigned index = threadIdx.x + (SAME_CHANNELS ? 0 : number * THREADS);
+    const int rows_above = SAME_CHANNELS ? number * (THREADS / ROW_VECTORS) : 0;
+    return {static_cast<int>(index / ROW_VECTORS) + rows_above, static_cast<int>(index % ROW_VECTORS * VECTOR)};
 }
 
-// cvt.f32.f16 of both halves of a word.
-__device__ inline void widen_f16(unsigned word, float& low, float& high) {
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
-        : "=f"(low), "=f"(high)
-        : "r"(word));
-}
+// How many vectors a thread has, some of them perhaps beyond the rows.
+constexpr int CELLS = (ROWS * ROW_VECTORS + THREADS - 1) / THREADS;
 
-__device__ inline void widen_bf16(unsigned word, float& low, float& high) {
-    low = __uint_as_float(word << 16);
-    high = __uint_as_float(word & 0xffff0000u);
-}
-
-// cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: two codes, the first in the low byte.
-__device__ inline unsigned short encode(float first, float second) {
-    unsigned short codes;
-#if FORMAT_E5M2
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-#else
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-#endif
-    return codes;
-}
-
-// Eight neighbours, in loads of 16 bytes; `index` is a multiple of 8.
-__device__ inline Vector load(const void* values, long long index) {
-    Vector vector;
-#if ELEMENT == 0
-    const float4* source = reinterpret_cast<const float4*>(static_cast<const float*>(values) + index);
-    const float4 low = source[0], high = source[1];
-    vector.values[0] = low.x, vector.values[1] = low.y, vector.values[2] = low.z, vector.values[3] = low.w;
-    vector.values[4] = high.x, vector.values[5] = high.y, vector.values[6] = high.z, vector.values[7] = high.w;
-#else
-    const uint4 words = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(values) + index);
-    const unsigned word[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#if ELEMENT == 1
-        widen_f16(word[i], vector.values[2 * i], vector.values[2 * i + 1]);
-#else
-        widen_bf16(word[i], vector.values[2 * i], vector.values[2 * i + 1]);
-#endif
-    }
-#endif
-    return vector;
-}
-
-// Where a block works.
-struct Place {
-    int batch, head;
-    int head_index;  // batch * heads + head
-    int part;        // which of the head's blocks
-};
-
-__device__ inline Place place(const Quantize& problem) {
-    const int head_index = blockIdx.x / problem.blocks_per_head;
-    return {head_index / problem.heads, head_index % problem.heads, head_index,
-            static_cast<int>(blockIdx.x % problem.blocks_per_head)};
-}
-
-__device__ inline long long row_offset(const Quantize& problem, const Place& at, int row) {
-    return at.batch * problem.batch_stride + at.head * problem.head_stride + row * problem.row_stride;
-}
-
-__device__ inline float scale_of(const Quantize& problem, const Place& at, int row) {
-    return problem.scales[at.head_index * static_cast<long long>(problem.scale_head_stride) + row / problem.scale_rows];
-}
-
-// First launch. A block scans at most TILE rows that share a scale. Without the sign, the bits of floats order as the
-// floats do, with infinity and NaN above the rest.
+// First launch. A block scans ROWS rows; where they share one scale, as they mostly do, the threads meet once at the
+// end.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_magnitudes(const __grid_constant__ Quantize problem) {
-    const Place at = place(problem);
-    const int scale = at.part / problem.parts_per_scale;
-    // In 64 bits, because the rows of a scale may be as many as there are numbers.
-    const long long scale_begin = static_cast<long long>(scale) * problem.scale_rows;
-    const long long begin = scale_begin + static_cast<long long>(at.part % problem.parts_per_scale) * TILE;
-    const long long end = min(min(begin + TILE, scale_begin + problem.scale_rows), static_cast<long long>(problem.len));
-    const int vectors_per_row = problem.head_dim / VECTOR;
-    const int vectors = end > begin ? static_cast<int>(end - begin) * vectors_per_row : 0;
+    __shared__ unsigned largest_of[ROWS];
+    const Place at = place(problem, blockIdx.x);
+    const int first_row = at.part * ROWS;
+    const int rows = min(ROWS, problem.len - first_row);
+    const char* values = values_at(problem, at, first_row);
+    const int first_scale = first_row / problem.scale_rows;
+    const int scales = (first_row + rows - 1) / problem.scale_rows - first_scale + 1;
 
     unsigned largest = 0;
-    for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const int row = static_cast<int>(begin) + i / vectors_per_row;
-        const int channel = i % vectors_per_row * VECTOR;
-        const Vector vector = load(problem.values, row_offset(problem, at, row) + channel);
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) largest = max(largest, __float_as_uint(vector.values[j]) & 0x7fffffffu);
-    }
-
-    __shared__ unsigned of_warp[THREADS / 32];
-    largest = __reduce_max_sync(0xffffffffu, largest);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+    if (threadIdx.x < scales) largest_of[threadIdx.x] = 0;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int warp = 1; warp < THREADS / 32; ++warp) largest = max(largest, of_warp[warp]);
-        const long long index = at.head_index * static_cast<long long>(problem.scale_head_stride) + scale;
-        if (largest != 0) atomicMax(problem.magnitudes + index, largest);
-    }
-}
-
-// Second launch. The scale maps the largest magnitude to the largest code; it is never subnormal, and 1 for nothing but
-// zeros.
-extern "C" __global__ void __launch_bounds__(THREADS) quantize_scales(const __grid_constant__ Quantize problem) {
-    const long long index = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
-    if (index >= problem.scale_count) return;
-    const float largest = __uint_as_float(problem.magnitudes[index]);
-    problem.scales[index] = largest == 0.0f ? 1.0f : fmaxf(divide(largest, problem.largest_code), SMALLEST_SCALE);
-}
-
-// Eight values as eight codes, the first in the lowest byte.
-__device__ inline uint2 encode_vector(const Vector& vector, float scale) {
-    unsigned pairs[VECTOR / 2];
+    for (int first = 0; first < CELLS; first += LOADS) {
+        uint4 words[LOADS];
 #pragma unroll
-    for (int i = 0; i < VECTOR / 2; ++i) {
-        pairs[i] = encode(divide(vector.values[2 * i], scale), divide(vector.values[2 * i + 1], scale));
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell(first + i);
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (row < rows) words[i] = load(address(problem, values, row, channel));
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell(first + i);
+            unsigned magnitude = largest_magnitude(problem, at, channel, words[i]);
+            if (CENTERED && row >= rows) magnitude = 0;
+            largest = max(largest, magnitude);
+            if (scales > 1 && row < rows) {
+                atomicMax(largest_of + (first_row + row) / problem.scale_rows - first_scale, magnitude);
+            }
+        }
     }
-    return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+    if (scales == 1) {
+        largest = __reduce_max_sync(0xffffffffu, largest);
+        if (threadIdx.x % 32 == 0) atomicMax(largest_of, largest);
+    }
+    __syncthreads();
+    if (threadIdx.x < scales && largest_of[threadIdx.x] != 0) {
+        const long long index = first_scale_of_head(problem, at) + first_scale + threadIdx.x;
+        atomicMax(problem.magnitudes + index, largest_of[threadIdx.x]);
+    }
 }
 
-__device__ inline unsigned char* code_line(const Quantize& problem, const Place& at, int line) {
-    return problem.codes + at.batch * problem.code_batch_stride + at.head * problem.code_head_stride +
-           line * problem.code_line_stride;
+// The second launch begins with what the first read last, which is still in the cache.
+__device__ inline Place place_from_the_end(const Quantize& problem) {
+    return place(problem, gridDim.x - 1 - blockIdx.x);
+}
+
+// Finds the scales of rows, each by a thread, and writes those that begin there.
+__device__ inline void find_divisors(const Quantize& problem, const Place& at, int first_row, int rows, bool write,
+                                     Divisor* divisors) {
+    if (threadIdx.x < rows) {
+        const int row = first_row + threadIdx.x;
+        const int block = row / problem.scale_rows;
+        const long long index = first_scale_of_head(problem, at) + block;
+        const float scale = scale_for(__uint_as_float(problem.magnitudes[index]), problem.largest_code);
+        divisors[threadIdx.x] = divisor(scale);
+        const bool first_head = problem.scale_head_stride != 0 || at.head_index == 0;
+        if (write && first_head && row == block * problem.scale_rows) problem.scales[index] = scale;
+    }
+    __syncthreads();
 }
 
 #if TRANSPOSED
 
-// Third launch, transposed. A block turns TILE rows × TILE channels in shared memory and writes, for each channel, its
-// codes of these rows; what pads a line is zero.
-extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __grid_constant__ Quantize problem) {
-    // Neighbours in a column are 66 bytes apart, so that the four groups of 16 rows that are read at a time start
-    // in banks 8 apart.
-    constexpr int PITCH = TILE + 2;
-    __shared__ __align__(16) unsigned char tile[TILE * PITCH];
-    const Place at = place(problem);
-    const int channel_tiles = (problem.head_dim + TILE - 1) / TILE;
-    const int first_row = at.part / channel_tiles * TILE;
-    const int first_channel = at.part % channel_tiles * TILE;
+constexpr int KEYS = 128;                       // rows of a block: what it writes of a channel is a cache line
+constexpr int CHANNELS = 64;                    // channels of a block: so is what it reads of a row of 16-bit values
+constexpr int GROUPS = KEYS / LINE;             // of 16 keys, one for each warp
+constexpr int SLOTS = CHANNELS / (8 * VECTOR);  // times that eight lanes side by side read of a row
+static_assert(GROUPS == THREADS / 32, "every warp takes a group of keys");
 
-    for (int i = threadIdx.x; i < TILE * (TILE / VECTOR); i += THREADS) {
-        const int row = first_row + i / (TILE / VECTOR);
-        const int column = i % (TILE / VECTOR) * VECTOR;
-        uint2 codes = make_uint2(0, 0);
-        if (row < problem.len && first_channel + column < problem.head_dim) {
-            const Vector vector = load(problem.values, row_offset(problem, at, row) + first_channel + column);
-            codes = encode_vector(vector, scale_of(problem, at, row));
+// The word of shared memory for keys 4q … 4q + 3 of a group. Groups change places with the channel, so that neither
+// eight lanes that write the same group of VECTOR-distant channels nor eight that read the groups of a channel meet in
+// a bank.
+__device__ inline int word_of(int channel, int group) {
+    return channel * (KEYS / 4) + (group ^ (channel / VECTOR % GROUPS)) * (LINE / 4);
+}
+
+// Second launch, transposed. A lane takes the four keys that make up a word of a line of codes, several channels of
+// each, and packs the words; in shared memory they meet their neighbours, and are written as lines of keys; what pads a
+// line is zero.
+extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __grid_constant__ Quantize problem) {
+    __shared__ Divisor divisors[KEYS];
+    __shared__ __align__(16) unsigned tile[CHANNELS * KEYS / 4];
+    constexpr int CHANNEL_TILES = (HEAD_DIM + CHANNELS - 1) / CHANNELS;
+    const Place at = place_from_the_end(problem);
+    const int first_row = at.part / CHANNEL_TILES * KEYS;
+    const int first_channel = at.part % CHANNEL_TILES * CHANNELS;
+    const int rows = min(KEYS, problem.len - first_row);
+    const int group = threadIdx.x / 32;
+    const int quad = threadIdx.x % 32 / 8;
+
+    const char* values = values_at(problem, at, first_row);
+    uint4 words[SLOTS][4];
+    int key[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) key[i] = group * LINE + (EXCHANGED ? 8 * (i / 2) + 2 * quad + i % 2 : 4 * quad + i);
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) {
+        const int channel = first_channel + (slot * 8 + threadIdx.x % 8) * VECTOR;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            words[slot][i] = make_uint4(0, 0, 0, 0);
+            if (key[i] < rows && channel < HEAD_DIM) {
+                words[slot][i] = load_last(address(problem, values, key[i], channel));
+            }
         }
-        unsigned short* target = reinterpret_cast<unsigned short*>(tile + i / (TILE / VECTOR) * PITCH + column);
-        target[0] = static_cast<unsigned short>(codes.x);
-        target[1] = static_cast<unsigned short>(codes.x >> 16);
-        target[2] = static_cast<unsigned short>(codes.y);
-        target[3] = static_cast<unsigned short>(codes.y >> 16);
+    }
+    find_divisors(problem, at, first_row, rows, first_channel == 0, divisors);
+    // A key that pads the line has a zero for its factor, and so for its codes.
+    Divisor by[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) by[i] = key[i] < rows ? divisors[key[i]] : Divisor{0.0f, 1.0f, 1.0f};
+
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) {
+        const int column = (slot * 8 + threadIdx.x % 8) * VECTOR;
+        if (first_channel + column >= HEAD_DIM) break;
+        Vector vectors[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            vectors[i] = centered(problem, at, first_channel + column, words[slot][i]);
+            if (CENTERED && key[i] >= rows) vectors[i] = Vector{};
+        }
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) {
+            float quotients[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) quotients[i] = quotient(vectors[i].values[j], by[i]);
+            tile[word_of(column + j, group) + quad] =
+                encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
+        }
     }
     __syncthreads();
 
-    for (int i = threadIdx.x; i < TILE * (TILE / LINE); i += THREADS) {
-        const int column = i / (TILE / LINE);
-        const int first = i % (TILE / LINE) * LINE;
-        // A group that starts within the row is written whole: the line is padded to a multiple of 16.
-        if (first_channel + column >= problem.head_dim || first_row + first >= problem.len) continue;
-        unsigned words[LINE / 4];
+    unsigned char* lines = codes_at(problem, at, first_channel) + first_row;
+    const int written = threadIdx.x % GROUPS;
+    // A group that starts within the row is written whole: the line is padded to a multiple of 16.
+    if (written * LINE >= rows) return;
 #pragma unroll
-        for (int word = 0; word < LINE / 4; ++word) {
-            words[word] = 0;
-#pragma unroll
-            for (int byte = 0; byte < 4; ++byte) {
-                const int row = EXCHANGED ? 8 * (byte / 2) + 2 * word + byte % 2 : 4 * word + byte;
-                words[word] |= static_cast<unsigned>(tile[(first + row) * PITCH + column]) << (8 * byte);
-            }
-        }
-        unsigned char* line = code_line(problem, at, first_channel + column);
-        *reinterpret_cast<uint4*>(line + first_row + first) = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int first = 0; first < CHANNELS; first += THREADS / GROUPS) {
+        const int column = first + threadIdx.x / GROUPS;
+        if (first_channel + column >= HEAD_DIM) break;
+        unsigned char* line = lines + static_cast<long long>(column) * problem.code_line_stride;
+        *reinterpret_cast<uint4*>(line + written * LINE) =
+            *reinterpret_cast<const uint4*>(tile + word_of(column, written));
     }
 }
 
 #else
 
-// Third launch. A block encodes TILE rows; where a row of channels is padded, its last thread writes the zeros.
-extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __grid_constant__ Quantize problem) {
-    const Place at = place(problem);
-    const int first_row = at.part * TILE;
-    const int rows = min(TILE, problem.len - first_row);
-    const int vectors_per_row = problem.head_dim / VECTOR;
-    for (int i = threadIdx.x; i < rows * vectors_per_row; i += THREADS) {
-        const int row = first_row + i / vectors_per_row;
-        const int channel = i % vectors_per_row * VECTOR;
-        const Vector vector = load(problem.values, row_offset(problem, at, row) + channel);
-        unsigned char* line = code_line(problem, at, row);
-        *reinterpret_cast<uint2*>(line + channel) = encode_vector(vector, scale_of(problem, at, row));
-        const int end = channel + VECTOR;
-        if (end == problem.head_dim && end % LINE != 0) *reinterpret_cast<uint2*>(line + end) = make_uint2(0, 0);
+// The codes of a vector, the first in the lowest byte.
+__device__ inline void store(unsigned char* target, const Vector& vector, const Divisor& by) {
+    unsigned words[VECTOR / 4];
+#pragma unroll
+    for (int i = 0; i < VECTOR / 4; ++i) {
+        float quotients[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) quotients[j] = quotient(vector.values[4 * i + j], by);
+        words[i] = encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
     }
+    if constexpr (VECTOR == 4) {
+        *reinterpret_cast<unsigned*>(target) = words[0];
+    } else {
+        *reinterpret_cast<uint2*>(target) = make_uint2(words[0], words[1]);
+    }
+}
+
+// Second launch. A block encodes ROWS rows; where a row of channels is padded, its last thread writes the zeros.
+extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __grid_constant__ Quantize problem) {
+    __shared__ Divisor divisors[ROWS];
+    const Place at = place_from_the_end(problem);
+    const int first_row = at.part * ROWS;
+    const int rows = min(ROWS, problem.len - first_row);
+    const char* values = values_at(problem, at, first_row);
+    unsigned char* lines = codes_at(problem, at, first_row);
+    for (int first = 0; first < CELLS; first += LOADS) {
+        uint4 words[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell(first + i);
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (row < rows) words[i] = load_last(address(problem, values, row, channel));
+        }
+        if (first == 0) find_divisors(problem, at, first_row, rows, true, divisors);
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell(first + i);
+            if (row >= rows) break;
+            unsigned char* line = lines + static_cast<long long>(row) * problem.code_line_stride;
+            store(line + channel, centered(problem, at, channel, words[i]), divisors[row]);
+            if (HEAD_DIM % LINE != 0 && channel + VECTOR == HEAD_DIM) {
+                *reinterpret_cast<uint2*>(line + HEAD_DIM) = make_uint2(0, 0);
+            }
+        }
+    }
+}
+
+#endif
+
+#if CENTERED
+
+// Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other.
+extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid_constant__ Quantize problem) {
+    const Place at = place(problem, blockIdx.x);
+    const long long index = static_cast<long long>(at.part) * THREADS + threadIdx.x;
+    const long long group = index / ROW_VECTORS;
+    if (group * SUM_ROWS >= problem.len) return;
+    const int channel = index % ROW_VECTORS * VECTOR;
+    const int first_row = group * SUM_ROWS;
+    const int rows = min(SUM_ROWS, problem.len - first_row);
+    const char* values = values_at(problem, at, first_row);
+    double sums[VECTOR] = {};
+    for (int first = 0; first < rows; first += LOADS) {
+        uint4 words[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            // What is beyond the rows adds zero, which changes no sum.
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (first + i < rows) words[i] = load(address(problem, values, first + i, channel));
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const Vector vector = widen(words[i]);
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) sums[j] += vector.values[j];
+        }
+    }
+    const long long groups = (problem.len + SUM_ROWS - 1) / SUM_ROWS;
+    double* target = problem.sums + (at.head_index * groups + group) * HEAD_DIM + channel;
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) target[j] = sums[j];
+}
+
+// Then a thread adds up those sums of a channel, one after the other.
+extern "C" __global__ void __launch_bounds__(THREADS) quantize_means(const __grid_constant__ Quantize problem) {
+    const Place at = place(problem, blockIdx.x);
+    const int channel = at.part * THREADS + threadIdx.x;
+    if (channel >= HEAD_DIM) return;
+    const int groups = (problem.len + SUM_ROWS - 1) / SUM_ROWS;
+    const double* source = problem.sums + static_cast<long long>(at.head_index) * groups * HEAD_DIM + channel;
+    double sum = 0.0;
+#pragma unroll 8
+    for (int group = 0; group < groups; ++group) sum += source[static_cast<long long>(group) * HEAD_DIM];
+    problem.means[at.head_index * static_cast<long long>(HEAD_DIM) + channel] =
+        __double2float_rn(__ddiv_rn(sum, problem.len));
 }
 
 #endif

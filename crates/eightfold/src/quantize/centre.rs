@@ -6,6 +6,10 @@ use crate::error::Result;
 use crate::fp8::Element;
 use crate::tensor::Dims;
 use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rows that are summed one after the other before the sums are, as the device also does.
+pub(crate) const ROWS_PER_SUM: usize = 64;
 
 /// The means in `[batch, head, channel]` order: summed in f64, rounded once to the f32 that is
 /// subtracted and kept.
@@ -27,11 +31,23 @@ pub(super) fn means<T: Element>(source: &Source<T>) -> Result<Vec<f32>> {
 fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
     let Dims { len, head_dim, .. } = source.dims;
     let mut sums = vec![0.0; head_dim];
+    let mut sums_of_rows = vec![0.0; head_dim];
+    for first in (0..len).step_by(ROWS_PER_SUM) {
+        sums_of_rows.fill(0.0);
+        add_rows(source, at, first..len.min(first + ROWS_PER_SUM), &mut sums_of_rows);
+        for (sum, of_rows) in sums.iter_mut().zip(&sums_of_rows) {
+            *sum += of_rows;
+        }
+    }
+    sums
+}
+
+fn add_rows<T: Element>(source: &Source<T>, at: Head, rows: Range<usize>, sums: &mut [f64]) {
     let mut buffer = [0.0; CHUNK];
     match source.direction {
         Direction::Channels => {
-            for row in 0..len {
-                let values = source.row(at, row, &(0..head_dim));
+            for row in rows {
+                let values = source.row(at, row, &(0..sums.len()));
                 for (sums, values) in sums.chunks_mut(CHUNK).zip(values.chunks(CHUNK)) {
                     for (sum, value) in sums.iter_mut().zip(T::widen(values, &mut buffer)) {
                         *sum += f64::from(*value);
@@ -41,7 +57,7 @@ fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
         }
         Direction::Rows => {
             for (channel, sum) in sums.iter_mut().enumerate() {
-                for values in source.channel(at, channel, &(0..len)).chunks(CHUNK) {
+                for values in source.channel(at, channel, &rows).chunks(CHUNK) {
                     for value in T::widen(values, &mut buffer) {
                         *sum += f64::from(*value);
                     }
@@ -49,7 +65,6 @@ fn sums<T: Element>(source: &Source<T>, at: Head) -> Vec<f64> {
             }
         }
     }
-    sums
 }
 
 /// What is subtracted from a run over the channels of a row.

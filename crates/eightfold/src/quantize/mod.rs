@@ -8,6 +8,7 @@ mod source;
 mod transpose;
 
 pub use crate::fp8::Element;
+pub(crate) use centre::ROWS_PER_SUM;
 
 use crate::error::{Error, Result};
 use crate::fp8;

@@ -80,12 +80,92 @@ fn the_bits_are_those_of_the_host() {
     }
 }
 
+/// One scale for each row, of every exponent that a scale can have, and values whose quotients are where codes change.
+#[test]
+fn the_bits_are_those_of_the_host_at_every_scale() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 1, heads: 1, len: 254, head_dim: 128 };
+    let granularity = Granularity::Block { rows: 1 };
+    for mantissa in [0, 1, 0x0012_3457, 0x007f_fffe, 0x007f_ffff] {
+        for format in FORMATS {
+            let mut values = Vec::new();
+            for exponent in 1..=254u32 {
+                let largest = f32::from_bits(exponent << 23 | mantissa);
+                let scale = (largest / format.max()).max(f32::MIN_POSITIVE);
+                values.push(largest);
+                for index in 1..dims.head_dim {
+                    // Around sixteenths of powers of two, half of which are half way between two codes.
+                    let quotient = (16 + index % 16) as f32 / 16.0 * 2.0f32.powi((index / 16) as i32 * 2 - 11);
+                    let bits = (quotient.min(format.max()) * scale).to_bits();
+                    let value = f32::from_bits(bits.saturating_sub(2) + index as u32 % 5).min(largest);
+                    values.push(if index % 3 == 0 { -value } else { value });
+                }
+            }
+            let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+            for to in [Layout::Bhsd, Layout::BhdsExchanged] {
+                let quantized = quantize(&stream, &on_device, format, granularity, to).unwrap();
+                let expected = Quantizer::new(format)
+                    .with_granularity(granularity)
+                    .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
+                    .quantize(&values, dims, Layout::Bhsd)
+                    .unwrap();
+                let got = quantized.tensor().download(&stream).unwrap();
+                assert_bits(&got, &expected, &format!("mantissa {mantissa:#x} to {to} {format}"));
+            }
+        }
+    }
+}
+
+fn assert_same_centered<T: Number>(device: &Device, stream: &Stream, values: &[T], dims: Dims, from: Layout) {
+    let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
+    for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 17 }] {
+        for to in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+            let quantizer = DeviceQuantizer::centered(device, &on_device, Fp8Format::E4m3, granularity, to).unwrap();
+            let mut quantized = quantizer.allocate().unwrap();
+            quantizer.launch(stream, &on_device, &mut quantized).unwrap();
+            assert_eq!(quantized.check(stream), Ok(()));
+            let got = quantized.tensor().download(stream).unwrap();
+            let expected = Quantizer::new(Fp8Format::E4m3)
+                .with_granularity(granularity)
+                .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
+                .centered()
+                .quantize(values, dims, from)
+                .unwrap();
+            let what = format!("{dims} {from} to {to} {granularity}, centred");
+            let means =
+                |tensor: &Fp8Tensor| tensor.means().unwrap().iter().map(|mean| mean.to_bits()).collect::<Vec<_>>();
+            assert_eq!(means(&got), means(&expected), "means of {what}");
+            assert_bits(&got, &expected, &what);
+        }
+    }
+}
+
+#[test]
+fn centred_the_bits_are_those_of_the_host() {
+    let Some((device, stream)) = device() else { return };
+    for (batch, heads, len, head_dim) in [(2, 3, 131, 64), (1, 2, 1000, 128), (1, 1, 1, 8), (2, 2, 64, 72)] {
+        let dims = Dims { batch, heads, len, head_dim };
+        for from in [Layout::Bhsd, Layout::Bshd] {
+            let mut values = values(dims, from);
+            for (index, value) in values.iter_mut().enumerate() {
+                *value += (index % head_dim) as f32 / 7.0 - 3.0;
+            }
+            assert_same_centered(&device, &stream, &values, dims, from);
+            let brains: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+            assert_same_centered(&device, &stream, &brains, dims, from);
+        }
+    }
+}
+
 #[test]
 fn the_padding_of_transposed_codes_is_zero() {
     let Some((device, stream)) = device() else { return };
     let dims = Dims { batch: 1, heads: 2, len: 21, head_dim: 64 };
     let values = DeviceValues::upload(&device, &stream, &gaussian(dims.count(), 5), dims, Layout::Bhsd).unwrap();
-    let quantized = quantize(&stream, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
+    let quantizer =
+        DeviceQuantizer::centered(&device, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
+    let mut quantized = quantizer.allocate().unwrap();
+    quantizer.launch(&stream, &values, &mut quantized).unwrap();
     // The same memory, seen as a tensor whose keys include the padding.
     let padded = Dims { len: 32, ..dims };
     let raw = eightfold::cuda::tensor::RawTensor {

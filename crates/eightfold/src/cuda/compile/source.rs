@@ -48,7 +48,10 @@ static EMBEDDED: &Table<'static> = embedded![
     "ptx/half.cuh",
     "ptx/matrix.cuh",
     "ptx/wgmma.cuh",
+    "quantize/problem.cuh",
     "quantize/quantize.cu",
+    "quantize/quotient.cuh",
+    "quantize/values.cuh",
 ];
 
 /// The text of a file under `kernels/`.

@@ -101,6 +101,21 @@ impl Buffer {
         unsafe { fill(&self.context, self.pointer, self.bytes, stream, byte) }
     }
 
+    /// Copies another buffer of the same device to the front of this one, in the stream's order.
+    pub fn copy_from(&self, stream: &Stream, source: &Buffer) -> Result<()> {
+        self.check_room(source.bytes)?;
+        if !Arc::ptr_eq(&self.context, &source.context) {
+            return Err(Error::invalid("buffer", "the two are on different devices", "use one device for both"));
+        }
+        if source.bytes == 0 {
+            return Ok(());
+        }
+        self.context.call("cuMemcpyDtoDAsync", || {
+            // SAFETY: both buffers are of this device, and large enough.
+            unsafe { sys::cuMemcpyDtoDAsync_v2(self.pointer, source.pointer, source.bytes, stream.raw()) }
+        })
+    }
+
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }

@@ -1,7 +1,9 @@
 //! f32, f16 or bf16 in device memory → FP8 codes and scales there, the same bits as the host's
-//! [`Quantizer`](crate::quantize::Quantizer) makes.
+//! [`Quantizer`](crate::quantize::Quantizer) makes, centred or not.
 
 mod argument;
+#[cfg(test)]
+mod quotient;
 mod values;
 
 pub use values::{DeviceValues, Number, ValueFormat};
@@ -12,9 +14,9 @@ use super::driver::{Buffer, Device, Function, Grid, Stream};
 use super::kernel::Kernel;
 use super::tensor::{DeviceTensor, Lines, Memory};
 use crate::error::{Error, Result};
-use crate::quantize::check_largest_code;
+use crate::quantize::{ROWS_PER_SUM, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
-use argument::{Blocks, Quantize, THREADS};
+use argument::{Blocks, Cut, Quantize, THREADS};
 use std::sync::Arc;
 
 /// A tensor that was quantised on the device, with what it takes to find out whether all went well.
@@ -23,6 +25,8 @@ pub struct Quantized {
     tensor: DeviceTensor,
     /// The bits of the largest magnitude of everything that shares a scale.
     magnitudes: Buffer,
+    /// Where it is centred, what the means are made of.
+    sums: Option<Buffer>,
 }
 
 /// A quantiser compiled and loaded for values of one kind, ready to be launched any number of times.
@@ -31,14 +35,21 @@ pub struct DeviceQuantizer {
     device: Device,
     kernels: Arc<Kernel>,
     magnitudes: Function,
-    scales: Function,
+    centring: Option<Centring>,
     dims: Dims,
     values: ValueFormat,
     format: Fp8Format,
     granularity: Granularity,
     layout: Layout,
-    blocks: Blocks,
+    cut: Cut,
     largest_code: f32,
+}
+
+/// What finds the means.
+#[derive(Debug)]
+struct Centring {
+    sums: Function,
+    means: Function,
 }
 
 /// Quantises values on the device; `layout` is that of the codes, for V also transposed or exchanged.
@@ -67,20 +78,48 @@ impl DeviceQuantizer {
         granularity: Granularity,
         layout: Layout,
     ) -> Result<Self> {
+        Self::prepare(device, values, format, granularity, layout, false)
+    }
+
+    /// The same for a tensor with each channel's mean over the rows subtracted before quantising and kept beside the
+    /// codes. The means are summed in f64 in the order of the host's quantiser: they, too, are the same bits.
+    pub fn centered(
+        device: &Device,
+        values: &DeviceValues,
+        format: Fp8Format,
+        granularity: Granularity,
+        layout: Layout,
+    ) -> Result<Self> {
+        Self::prepare(device, values, format, granularity, layout, true)
+    }
+
+    fn prepare(
+        device: &Device,
+        values: &DeviceValues,
+        format: Fp8Format,
+        granularity: Granularity,
+        layout: Layout,
+        centered: bool,
+    ) -> Result<Self> {
         let dims = values.dims();
-        let blocks = Blocks::cut(dims, granularity, layout)?;
-        let kernels = Kernel::get(device, &program(values.format(), format, layout), device.arch())?;
+        let cut = Cut::new(dims, values.format(), granularity, layout)?;
+        let program = program(dims.head_dim, cut.rows, values.format(), format, layout, centered);
+        let kernels = Kernel::get(device, &program, device.arch())?;
+        let centring = || {
+            let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| kernels.other_function(name));
+            Ok::<_, Error>(Centring { sums: sums?, means: means? })
+        };
         Ok(DeviceQuantizer {
             device: device.clone(),
             magnitudes: kernels.other_function("quantize_magnitudes")?,
-            scales: kernels.other_function("quantize_scales")?,
+            centring: centered.then(centring).transpose()?,
             kernels,
             dims,
             values: values.format(),
             format,
             granularity,
             layout,
-            blocks,
+            cut,
             largest_code: format.max(),
         })
     }
@@ -100,7 +139,16 @@ impl DeviceQuantizer {
         let scales = Memory::Owned(self.device.allocate(4 * count)?);
         let tensor =
             DeviceTensor::from_parts(self.dims, self.format, self.granularity, lines, codes, scales, self.largest_code);
-        Ok(Quantized { tensor, magnitudes: self.device.allocate(4 * count)? })
+        let Dims { batch, heads, len, head_dim } = self.dims;
+        let (means, sums) = match self.centring {
+            Some(_) => {
+                let channels = batch * heads * head_dim;
+                let means = Memory::Owned(self.device.allocate(4 * channels)?);
+                (Some(means), Some(self.device.allocate(8 * channels * len.div_ceil(ROWS_PER_SUM))?))
+            }
+            None => (None, None),
+        };
+        Ok(Quantized { tensor: tensor.with_means(means), magnitudes: self.device.allocate(4 * count)?, sums })
     }
 
     /// Puts the work into the stream and returns at once: nothing is allocated, and nothing waits. Values and result
@@ -108,16 +156,18 @@ impl DeviceQuantizer {
     pub fn launch(&self, stream: &Stream, values: &DeviceValues, quantized: &mut Quantized) -> Result<()> {
         let argument = self.argument(values, quantized)?;
         quantized.magnitudes.fill(stream, 0)?;
-        let grid = |blocks| Grid { blocks, threads: THREADS, dynamic_shared_bytes: 0 };
-        let of_magnitudes = Quantize { blocks_per_head: self.blocks.magnitudes_per_head, ..argument };
-        let of_codes = Quantize { blocks_per_head: self.blocks.codes_per_head, ..argument };
-        // SAFETY: the kernels take this struct (its layout is tested), whose pointers were checked to be of this device
-        // and of the sizes that the struct says; that they live is the caller's part.
-        unsafe {
-            self.magnitudes.launch(stream, grid(self.blocks.magnitudes), &of_magnitudes)?;
-            self.scales.launch(stream, grid(self.blocks.scales), &argument)?;
-            self.kernels.function().launch(stream, grid(self.blocks.codes), &of_codes)
+        let launch = |function: &Function, blocks: Blocks| {
+            let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
+            // SAFETY: the kernels take this struct (its layout is tested), whose pointers were checked to be of this
+            // device and of the sizes that the struct says; that they live is the caller's part.
+            unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
+        };
+        if let Some(Centring { sums, means }) = &self.centring {
+            launch(sums, self.cut.sums)?;
+            launch(means, self.cut.means)?;
         }
+        launch(&self.magnitudes, self.cut.magnitudes)?;
+        launch(self.kernels.function(), self.cut.codes)
     }
 
     fn argument(&self, values: &DeviceValues, quantized: &Quantized) -> Result<Quantize> {
@@ -128,6 +178,7 @@ impl DeviceQuantizer {
             && tensor.format() == self.format
             && tensor.layout() == self.layout
             && tensor.granularity() == self.granularity
+            && tensor.means().is_some() == self.centring.is_some()
             && tensor.largest_code() == self.largest_code;
         if !is_same {
             return Err(Error::invalid(
@@ -155,20 +206,19 @@ impl DeviceQuantizer {
             values: values.pointer(),
             batch_stride: stride("values", strides.batch)?,
             head_stride: stride("values", strides.head)?,
-            row_stride: stride("values", strides.row)?,
             codes: tensor.codes(),
             code_batch_stride: stride("codes", lines.batch_stride)?,
             code_head_stride: stride("codes", lines.head_stride)?,
-            code_line_stride: stride("codes", lines.line_stride)?,
             magnitudes: quantized.magnitudes.pointer(),
             scales: tensor.scales(),
-            scale_count: size("scales", self.granularity.count(self.dims))?,
+            sums: quantized.sums.as_ref().map_or(0, Buffer::pointer),
+            means: tensor.means().unwrap_or(0),
+            row_stride: size("values", strides.row)?,
+            code_line_stride: size("codes", lines.line_stride)?,
             scale_head_stride,
             scale_rows,
             heads: size("heads", self.dims.heads)?,
             len: size("len", self.dims.len)?,
-            head_dim: size("head_dim", self.dims.head_dim)?,
-            parts_per_scale: self.blocks.parts_per_scale,
             blocks_per_head: 0,
             largest_code: self.largest_code,
         })
@@ -184,6 +234,11 @@ impl Quantized {
     /// The tensor alone. The driver waits for the device when what else there was is freed.
     pub fn into_tensor(self) -> DeviceTensor {
         self.tensor
+    }
+
+    /// Sets every code and scale to NaN, in the stream's order: what a launch does not write is then seen.
+    pub fn poison(&mut self, stream: &Stream) -> Result<()> {
+        self.tensor.poison(stream)
     }
 
     /// Waits for the stream; an error if a value was not finite, with where it was.
@@ -212,16 +267,26 @@ fn check_magnitudes(bits: &[u32], dims: Dims, granularity: Granularity) -> Resul
     Err(Error::invalid("values", format!("{what} {place}"), "quantise finite values only"))
 }
 
-fn program(values: ValueFormat, format: Fp8Format, layout: Layout) -> Program {
+fn program(
+    head_dim: usize,
+    rows: usize,
+    values: ValueFormat,
+    format: Fp8Format,
+    layout: Layout,
+    centered: bool,
+) -> Program {
     let flag = |on: bool| u8::from(on).to_string();
     Program {
         file: "quantize/quantize.cu",
         entry: "quantize_codes",
         defines: vec![
             ("ELEMENT", (values as u8).to_string()),
+            ("HEAD_DIM", head_dim.to_string()),
+            ("ROWS", rows.to_string()),
             ("FORMAT_E5M2", flag(format == Fp8Format::E5m2)),
             ("TRANSPOSED", flag(layout.is_transposed())),
             ("EXCHANGED", flag(layout == Layout::BhdsExchanged)),
+            ("CENTERED", flag(centered)),
         ],
         dynamic_shared_bytes: 0,
     }
@@ -232,6 +297,7 @@ mod tests {
     use super::*;
     use crate::cuda::Arch;
     use crate::cuda::compile::Compiler;
+    use rayon::prelude::*;
     use std::collections::HashSet;
 
     const DIMS: Dims = Dims { batch: 2, heads: 3, len: 100, head_dim: 64 };
@@ -255,6 +321,23 @@ mod tests {
         );
     }
 
+    /// Every program for heads of this many channels.
+    fn programs(head_dim: usize) -> Vec<Program> {
+        let mut programs = Vec::new();
+        for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
+            let dims = Dims { head_dim, ..DIMS };
+            let rows = Cut::new(dims, values, Granularity::Head, Layout::Bhsd).unwrap().rows;
+            for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+                    programs.extend(
+                        [false, true].map(|centered| program(head_dim, rows, values, format, layout, centered)),
+                    );
+                }
+            }
+        }
+        programs
+    }
+
     /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
     #[test]
     fn every_program_compiles_without_spills() {
@@ -265,29 +348,23 @@ mod tests {
                 return;
             }
         };
-        for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
-            for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
-                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
-                    for arch in [Arch::Sm89, Arch::Sm90] {
-                        let resources = compiler.compile(&program(values, format, layout), arch).unwrap().resources;
-                        assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0));
-                        assert_eq!(resources.warnings, Vec::<String>::new());
-                    }
-                }
-            }
-        }
+        let some = |head_dim, step| programs(head_dim).into_iter().step_by(step);
+        // Heads of odd sizes have loops that the usual ones do not.
+        let hopper = programs(128).into_iter().chain([8, 72, 1 << 14].into_iter().flat_map(|dim| some(dim, 11)));
+        let jobs: Vec<_> = hopper.map(|program| (program, Arch::Sm90)).collect();
+        let jobs = jobs.into_iter().chain(some(128, 5).map(|program| (program, Arch::Sm89))).collect::<Vec<_>>();
+        jobs.into_par_iter().for_each(|(program, arch)| {
+            let resources = compiler.compile(&program, arch).unwrap().resources;
+            assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0), "{program:?}");
+            assert_eq!(resources.warnings, Vec::<String>::new());
+        });
     }
 
     #[test]
     fn every_kind_of_values_and_codes_is_a_program_of_its_own() {
-        let mut programs = HashSet::new();
-        for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
-            for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
-                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
-                    assert!(programs.insert(program(values, format, layout)));
-                }
-                assert!(!programs.insert(program(values, format, Layout::Bshd)));
-            }
-        }
+        let all: HashSet<_> = [64, 128].into_iter().flat_map(programs).collect();
+        assert_eq!(all.len(), 2 * 3 * 2 * 3 * 2);
+        let of = |layout| program(64, 128, ValueFormat::F16, Fp8Format::E4m3, layout, false);
+        assert_eq!(of(Layout::Bhsd), of(Layout::Bshd));
     }
 }

@@ -112,7 +112,8 @@ impl DeviceValues {
 }
 
 impl ValueFormat {
-    fn bytes(self) -> usize {
+    /// Bytes of a value.
+    pub fn bytes(self) -> usize {
         match self {
             ValueFormat::F32 => 4,
             ValueFormat::F16 | ValueFormat::Bf16 => 2,

@@ -126,6 +126,20 @@ impl DeviceTensor {
         DeviceTensor { dims, layout, format, granularity, lines, codes, scales, means: None, largest_code }
     }
 
+    /// The same, centred: with means that a kernel fills.
+    pub(super) fn with_means(self, means: Option<Memory>) -> Self {
+        DeviceTensor { means, ..self }
+    }
+
+    /// Sets every code, scale and mean to NaN, in the stream's order.
+    pub(super) fn poison(&self, stream: &Stream) -> Result<()> {
+        // All bits set is NaN in f32 and in both formats.
+        self.codes.fill(stream, self.lines.extent_bytes(), 0xff)?;
+        self.scales.fill(stream, 4 * self.granularity.count(self.dims), 0xff)?;
+        let channels = self.dims.batch * self.dims.heads * self.dims.head_dim;
+        self.means.as_ref().map_or(Ok(()), |means| means.fill(stream, 4 * channels, 0xff))
+    }
+
     /// The logical dimensions.
     pub fn dims(&self) -> Dims {
         self.dims

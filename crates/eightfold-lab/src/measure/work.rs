@@ -1,0 +1,91 @@
+//! Whatever a GPU does as a contestant, timed on the device.
+
+use super::stopwatch::Stopwatch;
+use super::{Cache, Contestant, GRAPH_LAUNCHES, Timer};
+use eightfold::Result;
+use eightfold::cuda::driver::{Buffer, Device, Graph, Stream};
+
+/// Work for a GPU.
+pub trait Work {
+    /// Puts the work into the stream. Nothing may be allocated, and nothing may wait.
+    fn launch(&mut self, stream: &Stream) -> Result<()>;
+
+    /// Spoils what earlier launches left.
+    fn poison(&mut self, stream: &Stream) -> Result<()>;
+
+    /// An error unless the launches since the last poisoning did what they should.
+    fn verify(&mut self, stream: &Stream) -> Result<()>;
+}
+
+/// Work under one timer: by the replay of a graph of launches, or, on caches that are emptied before, by events around
+/// one.
+pub struct WorkContestant {
+    /// Released before what its launches read and write.
+    graph: Option<Graph>,
+    work: Box<dyn Work>,
+    stopwatch: Stopwatch,
+    /// Larger than the second-level cache: written to empty it.
+    flush: Option<Buffer>,
+    stream: Stream,
+}
+
+impl WorkContestant {
+    /// A contestant that meets caches in this state.
+    pub fn new(device: &Device, work: Box<dyn Work>, cache: Cache) -> Result<Self> {
+        let stream = device.stream()?;
+        let flush = match cache {
+            Cache::Hot => None,
+            Cache::Cold => Some(device.allocate(2 * device.info().l2_bytes)?),
+        };
+        Ok(WorkContestant { graph: None, work, stopwatch: Stopwatch::new(&stream)?, flush, stream })
+    }
+
+    /// What times are taken with where caches are in this state.
+    pub fn timer(cache: Cache) -> Timer {
+        match cache {
+            Cache::Hot => Timer::GraphReplay,
+            Cache::Cold => Timer::Event,
+        }
+    }
+}
+
+impl Contestant for WorkContestant {
+    fn prepare(&mut self) -> Result<()> {
+        let WorkContestant { graph, work, stream, flush, .. } = self;
+        // A first launch outside the capture: modules may load lazily, which a capture does not allow.
+        work.launch(stream)?;
+        stream.synchronize()?;
+        if flush.is_none() {
+            *graph = Some(stream.capture(&mut || (0..GRAPH_LAUNCHES).try_for_each(|_| work.launch(stream)))?);
+        }
+        Ok(())
+    }
+
+    fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
+        let launches = self.launches_per_run() as f64;
+        let WorkContestant { graph, work, stopwatch, flush, stream } = self;
+        work.poison(stream)?;
+        stream.synchronize()?;
+        (0..iterations)
+            .map(|_| {
+                if let Some(flush) = flush {
+                    flush.fill(stream, 0)?;
+                    stream.synchronize()?;
+                }
+                let ns = stopwatch.time_ns(stream, &mut || match graph {
+                    Some(graph) => graph.launch(stream),
+                    None => work.launch(stream),
+                })?;
+                Ok((ns / launches).round() as u64)
+            })
+            .collect()
+    }
+
+    fn launches_per_run(&self) -> usize {
+        if self.flush.is_none() { GRAPH_LAUNCHES } else { 1 }
+    }
+
+    fn verify(&mut self) -> Result<()> {
+        self.work.verify(&self.stream)
+    }
+}

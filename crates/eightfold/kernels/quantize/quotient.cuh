@@ -1,0 +1,66 @@
+// value / scale, and its code, without a division for every value.
+#pragma once
+
+constexpr float SMALLEST_SCALE = 1.17549435e-38f;  // the smallest normal f32
+
+// The instructions by name, so that the compiler's flags change nothing: each rounds once and keeps subnormals.
+__device__ inline float divide(float a, float b) {
+    float quotient;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
+    return quotient;
+}
+
+__device__ inline float multiply(float a, float b) {
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
+}
+
+__device__ inline float multiply_add(float a, float b, float c) {
+    float sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(b), "f"(c));
+    return sum;
+}
+
+// The scale that maps the largest magnitude to the largest code; it is never subnormal, and 1 for nothing but zeros.
+__device__ inline float scale_for(float largest, float largest_code) {
+    return largest == 0.0f ? 1.0f : fmaxf(divide(largest, largest_code), SMALLEST_SCALE);
+}
+
+// A scale, taken apart: 2^e · mantissa.
+struct __align__(16) Divisor {
+    float factor;    // 2^-e
+    float mantissa;  // in [1, 2)
+    float inverse;   // 1 / mantissa, rounded
+};
+
+__device__ inline Divisor divisor(float scale) {
+    const unsigned bits = __float_as_uint(scale);
+    const unsigned exponent = 254 - (bits >> 23);
+    const float mantissa = __uint_as_float((bits & 0x007fffffu) | 0x3f800000u);
+    // 2^-127 is subnormal.
+    return {__uint_as_float(exponent == 0 ? 0x00400000u : exponent << 23), mantissa, divide(1.0f, mantissa)};
+}
+
+// The quotient by Markstein's correction: a first guess, its exact remainder, and what that is worth. `quotient.rs` has
+// the same steps and shows that the code is always that of the quotient rounded to f32 as the host rounds it: for every
+// mantissa of a scale, and every value whose quotient is near a point where the code changes. Powers of two change
+// nothing: the factor takes the scale's away, so that nothing overflows, and what underflows has the code of zero. The
+// remainder is taken with its sign changed, so that a negative zero stays one.
+__device__ inline float quotient(float value, const Divisor& by) {
+    const float scaled = multiply(value, by.factor);
+    const float guess = multiply(scaled, by.inverse);
+    const float excess = multiply_add(by.mantissa, guess, -scaled);
+    return multiply_add(excess, -by.inverse, guess);
+}
+
+// cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: two codes, the first in the low byte.
+__device__ inline unsigned encode(float first, float second) {
+    unsigned short codes;
+#if FORMAT_E5M2
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+#else
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+#endif
+    return codes;
+}
