@@ -6,25 +6,26 @@
 # OUT gets the records (OUT/records), the table of the sanitizer (OUT/sanitizer.txt) and everything that the tools say
 # (OUT/log); a short table of each section is printed.
 # SECTIONs, all of them unless some are named:
-#   doctor     what this machine has
-#   build      every stage compiled by NVRTC and, beside it, by nvcc
-#   run        the gates for every stage and for what the plan picks, standard shapes, both masks
-#   odd        the gates for every stage on sizes that divide nothing
-#   ladder     gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
-#   bench      what the plan picks, both masks, beside PyTorch's four backends
-#   flagship   what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
-#   quantizer  the quantiser beside copies that move as many bytes, by shape
-#   profile    what Nsight Compute counts for every stage at mission and long, and what bounds each
-#   plant      ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
-#   evolve     each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
-#   sanitizer  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
+#   doctor         what this machine has
+#   build          every stage compiled by NVRTC and, beside it, by nvcc
+#   run            the gates for every stage and for what the plan picks, standard shapes, both masks
+#   odd            the gates for every stage on sizes that divide nothing
+#   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
+#   bench          what the plan picks, both masks, beside PyTorch's four backends
+#   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
+#   optimisations  what each optimisation of the hopper kernel brings, beside what was predicted of it
+#   quantizer      the quantiser beside copies that move as many bytes, by shape
+#   profile        what Nsight Compute counts for every stage at mission and long, and what bounds each
+#   plant          ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
+#   evolve         each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
+#   sanitizer      memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
-#   SURVEY     how long each random survey lasts [default: 15s]
+#   SURVEY     how long each random survey lasts at most [default: 60s]
 #   SEARCH     how long each guided search lasts, without its validation [default: 15s]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
 #
@@ -40,7 +41,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship quantizer profile plant evolve sanitizer"
+all="doctor build run odd ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -158,6 +159,16 @@ section_flagship() {
     done
 }
 
+section_optimisations() {
+    case " $kernels " in
+    *" hopper "*) ;;
+    *) return ;;
+    esac
+    job optimisations "$eightfold" ledger --kernel hopper --measure --out "$out/records" ||
+        grep '^error' "$out/log/optimisations.err"
+    cut -c1-180 "$out/log/optimisations.txt"
+}
+
 section_quantizer() {
     job quantizer "$eightfold" bench --quantizer --shape 4,16,4096,128 4,16,4096,64 2,16,16384,128 1,8,1024,128 \
         --out "$out/records" || troubles quantizer
@@ -165,8 +176,14 @@ section_quantizer() {
 }
 
 section_profile() {
-    job profile "$eightfold" profile --kernel ladder --shape mission long --out "$out/records" || troubles profile
-    cut -c1-200 "$out/log/profile.txt"
+    local kernel shapes
+    for kernel in $kernels; do
+        shapes="mission long"
+        [ "$kernel" = hopper ] && shapes="long 4,16,4096,64 4,16,4096,128"
+        job "profile-$kernel" "$eightfold" profile --kernel "$kernel" --shape $shapes --out "$out/records" ||
+            troubles "profile-$kernel"
+        cut -c1-200 "$out/log/profile-$kernel.txt"
+    done
 }
 
 section_plant() {
@@ -174,9 +191,19 @@ section_plant() {
     cat "$out/log/plant.txt"
 }
 
-# The survey shows what the space is like, for replays; the search is what a user would run. Both keep to a part of the
-# space around the plan's choice, so that the survey is not too thin. Plans that are installed on this machine count for
-# neither.
+# The knobs that a survey turns, so few that all of their settings can be tried: what lies between two settings is then known
+# too, and replays can follow any strategy.
+survey_space() {
+    case $1-$2 in
+    ladder-*) echo softmax=fused,qk=unpack,pv=unpack,exp=hardware,schedule=grid,producers=0 ;;
+    hopper-mission) echo linear=8,rescale=lazy,split_keys=off,order=free,promote=0 ;;
+    hopper-long) echo linear=8,rescale=lazy,split_keys=off,order=free,keys=streamed,launch=dependent,promote=512 ;;
+    *) echo linear=8,rescale=lazy,split_keys=off,order=free,keys=streamed,launch=plain,warpgroups=2,warpgroups=3,promote=512 ;;
+    esac
+}
+
+# The survey shows what the space is like, for replays; the search is what a user would run, on most of the space. Plans
+# that are installed on this machine count for neither.
 section_evolve() {
     local kernel shape name
     for kernel in $kernels; do
@@ -184,10 +211,10 @@ section_evolve() {
         [ "$kernel" = hopper ] && space=linear=8,rescale=lazy
         for shape in mission long 4,16,4096,128; do
             name=$kernel-$shape
-            local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --restrict "$space")
-            job "survey-$name" "${evolve[@]}" --policy random --budget "${SURVEY:-15s}" --ahead 16 --no-validation \
-                --out "$out/surveys/$name"
-            job "search-$name" "${evolve[@]}" --budget "${SEARCH:-15s}" --ahead 16 --out "$out/searches/$name"
+            local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --ahead 16)
+            job "survey-$name" "${evolve[@]}" --restrict "$(survey_space "$kernel" "$shape")" --policy random \
+                --budget "${SURVEY:-60s}" --no-validation --out "$out/surveys/$name"
+            job "search-$name" "${evolve[@]}" --restrict "$space" --budget "${SEARCH:-15s}" --out "$out/searches/$name"
             cut -c1-200 "$out/log/search-$name.txt"
         done
     done

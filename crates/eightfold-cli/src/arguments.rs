@@ -63,7 +63,7 @@ pub enum Command {
     Evolve(evolve::Arguments),
     /// Serve a search on standard input and output; evolve starts it
     Worker(worker::Arguments),
-    /// Show what every stage was expected to bring, and what it brought
+    /// Show what every stage and every optimisation was expected to bring, and what it brought
     Ledger(ledger::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment
     Report(report::Arguments),

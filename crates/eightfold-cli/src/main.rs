@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Some(Command::Contestant(arguments)) => commands::contestant::execute(&arguments),
         Some(Command::Evolve(own)) => commands::evolve::execute(&own, nvrtc, json),
         Some(Command::Worker(arguments)) => commands::worker::execute(&arguments),
-        Some(Command::Ledger(arguments)) => commands::ledger::execute(&arguments, json),
+        Some(Command::Ledger(own)) => commands::ledger::execute(&own, nvrtc, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),
         Some(Command::Explain(arguments)) => commands::explain::execute(&arguments, json),

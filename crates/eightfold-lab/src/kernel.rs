@@ -67,6 +67,13 @@ impl Kernel {
     }
 }
 
+/// The variant of this text. A stage of the hopper kernel by its name alone is as it is for heads of this many channels
+/// under this mask, because that for others would not fit.
+pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
+    let stage = text.strip_prefix("hopper:").and_then(|name| hopper::find_stage(name).ok());
+    stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
+}
+
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::NAMES[*self as usize])

@@ -1,11 +1,12 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::{AccuracyArguments, OutputArgument, mask, suited};
+use super::selection::{AccuracyArguments, OutputArgument, mask};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::quantize::SMALL_CODES;
 use eightfold::{Output, Plan, Problem, Result};
+use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
 use eightfold_lab::tensors::{self, UserTensors};

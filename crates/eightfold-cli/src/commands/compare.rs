@@ -1,7 +1,7 @@
 //! `eightfold compare`: one variant, binary or record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments, mask, suited};
+use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments, mask};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::{Bar, KeepingBar};
@@ -10,6 +10,7 @@ use eightfold::{Error, OutputFormat, Plan, Problem, Result};
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
+use eightfold_lab::kernel::suited;
 use eightfold_lab::progress::Progress;
 use eightfold_lab::record::{Group, Kind, Record};
 use eightfold_lab::shapes;

@@ -1,13 +1,14 @@
 //! `eightfold contestant`: one variant in a process of its own, for a comparison of two binaries. Hidden: it talks to
 //! `eightfold compare` of another binary, and not to people.
 
-use super::selection::{MannerArguments, TimedOutputArguments, mask, suited};
+use super::selection::{MannerArguments, TimedOutputArguments, mask};
 use crate::Verdict;
 use clap::Args;
 use eightfold::{Plan, Problem, Result, Variant};
 use eightfold_lab::compare::Serving;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
+use eightfold_lab::kernel::suited;
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::shapes;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
 //! `eightfold explain`: what would run for a problem, and why.
 
-use super::selection::{AccuracyArguments, mask, suited};
+use super::selection::{AccuracyArguments, mask};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Plan, Problem, Result};
+use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::shapes;
 use serde::Serialize;

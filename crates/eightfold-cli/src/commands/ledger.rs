@@ -1,12 +1,15 @@
-//! `eightfold ledger`: what every stage was expected to bring, what it brought, and how the two agree.
+//! `eightfold ledger`: what every stage and every optimisation was expected to bring, what it brought, and how the two
+//! agree.
 
+use super::measure;
 use super::recording::DEFAULT_FOLDER;
 use crate::output::ledger_table;
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Error, Result};
 use eightfold_lab::kernel::Kernel;
-use eightfold_lab::ledger::{self, Evolution};
+use eightfold_lab::ledger::{self, Evolution, Ledger};
+use eightfold_lab::record::{Kind, Record};
 use std::path::{Path, PathBuf};
 
 /// What may be asked of the ledger.
@@ -19,7 +22,14 @@ pub struct Arguments {
     /// The kernel: cpu, ladder or hopper [default: all, or the record's]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
-    /// Also say for each stage why, what could go wrong, what to do then, and what the hardware allows
+    /// Compare every optimisation now, without and with it, one after the other, and show what came out
+    #[arg(long, conflicts_with = "record")]
+    measure: bool,
+    /// Folder of the records that --measure makes, one subfolder each [default: runs]
+    #[arg(long, value_name = "DIR", requires = "measure")]
+    out: Option<PathBuf>,
+    /// Also say why; for each stage what could go wrong, what to do then, and what the hardware allows; for each
+    /// optimisation what was learned
     #[arg(long)]
     long: bool,
     /// Print Markdown
@@ -30,18 +40,26 @@ pub struct Arguments {
 /// Where committed records are kept, beside those of one's own runs.
 const COMMITTED_FOLDER: &str = "results";
 
-/// Prints the evolution of the chosen ladders.
-pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+/// Measures if asked to, and prints the evolution of the chosen ladders.
+pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Result<Verdict> {
     if json && arguments.markdown {
         return Err(Error::invalid("markdown", "cannot go with --json", "choose one of them"));
     }
     let asked: Option<Kernel> = arguments.kernel.as_deref().map(str::parse).transpose()?;
+    let kernels = asked.map_or_else(|| Kernel::ALL.to_vec(), |kernel| vec![kernel]);
+    let out = arguments.out.as_deref().unwrap_or(Path::new(DEFAULT_FOLDER));
+    let mut verdict = Verdict::Passed;
     let evolutions = match &arguments.record {
         Some(path) => vec![of_record(path, asked)?],
-        None => {
-            let all = || Kernel::ALL.to_vec();
-            asked.map_or_else(all, |kernel| vec![kernel]).into_iter().map(newest).collect()
+        None if arguments.measure => {
+            let measured = measure::all(&kernels, out, nvrtc)?;
+            if !measured.failed.is_empty() {
+                verdict = Verdict::GateFailed;
+            }
+            let records = read(measured.runs);
+            kernels.into_iter().map(|kernel| newest(kernel, out).with_comparisons(&records)).collect()
         }
+        None => kernels.into_iter().map(|kernel| with_known_comparisons(kernel, newest(kernel, out))).collect(),
     };
     if json {
         output::print_json(&evolutions)?;
@@ -50,7 +68,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         let texts = evolutions.iter().map(|evolution| render(evolution, arguments.long));
         output::print(&texts.collect::<Vec<_>>().join("\n"))?;
     }
-    Ok(Verdict::Passed)
+    Ok(verdict)
 }
 
 fn of_record(path: &Path, asked: Option<Kernel>) -> Result<Evolution> {
@@ -59,13 +77,38 @@ fn of_record(path: &Path, asked: Option<Kernel>) -> Result<Evolution> {
         let rule = format!("is {asked}, but {} measures {kernel}", path.display());
         return Err(Error::invalid("kernel", rule, "leave it out, or give a record of that kernel"));
     }
-    Ok(Evolution::new(kernel, Some((&path, &record))))
+    Ok(with_known_comparisons(kernel, Evolution::new(kernel, Some((&path, &record)))))
 }
 
-fn newest(kernel: Kernel) -> Evolution {
-    let found = ledger::newest(&[DEFAULT_FOLDER, COMMITTED_FOLDER].map(Path::new), kernel);
-    for error in &found.unreadable {
+/// The newest ladder record of the kernel, in this folder or where records are anyway.
+fn newest(kernel: Kernel, out: &Path) -> Evolution {
+    let mut folders = vec![out];
+    folders.extend([DEFAULT_FOLDER, COMMITTED_FOLDER].map(Path::new).iter().filter(|folder| **folder != out));
+    let found = ledger::newest(&folders, kernel);
+    pass_over(&found.unreadable);
+    Evolution::new(kernel, found.record.as_ref().map(|(path, record)| (path.as_path(), record)))
+}
+
+/// The evolution with what records of the ledger's machine say about its optimisations.
+fn with_known_comparisons(kernel: Kernel, evolution: Evolution) -> Evolution {
+    let ledger = Ledger::of(kernel);
+    if ledger.optimisations.is_empty() {
+        return evolution;
+    }
+    let mut records = read(ledger::runs(&[DEFAULT_FOLDER, COMMITTED_FOLDER].map(Path::new), Kind::Compare));
+    records.retain(|(_, record)| ledger.applies_to(kernel, &record.provenance));
+    evolution.with_comparisons(&records)
+}
+
+/// The records of these runs; those that cannot be read are named.
+fn read(runs: Vec<PathBuf>) -> Vec<(PathBuf, Record)> {
+    let found = ledger::comparisons(runs);
+    pass_over(&found.unreadable);
+    found.records
+}
+
+fn pass_over(unreadable: &[Error]) {
+    for error in unreadable {
         output::note(&format!("passed over: {error}"));
     }
-    Evolution::new(kernel, found.record.as_ref().map(|(path, record)| (path.as_path(), record)))
 }

@@ -11,6 +11,7 @@ pub mod evolve;
 pub mod explain;
 pub mod ladder;
 pub mod ledger;
+mod measure;
 pub mod profile;
 pub mod recording;
 pub mod report;

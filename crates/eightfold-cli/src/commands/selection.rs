@@ -2,10 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::hopper;
-use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result, Variant};
+use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result};
 use eightfold_lab::examine::{Candidate, missing_peer};
-use eightfold_lab::kernel::Kernel;
+use eightfold_lab::kernel::{Kernel, suited};
 use eightfold_lab::measure::{Cache, Manner, timed_output};
 use eightfold_lab::peers::Torch;
 use eightfold_lab::record::Entry;
@@ -132,13 +131,6 @@ impl VariantArguments {
         let variants: Vec<_> = self.variant.iter().map(parse).collect::<Result<_>>()?;
         Ok(Some(variants).filter(|variants| !variants.is_empty()))
     }
-}
-
-/// The variant of this text. A stage of the hopper kernel by its name alone is as it is for heads of this many channels
-/// under this mask, because that for others would not fit.
-pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
-    let stage = text.strip_prefix("hopper:").and_then(|name| hopper::find_stage(name).ok());
-    stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
 }
 
 /// A number format that results may be written as.

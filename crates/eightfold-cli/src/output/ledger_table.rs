@@ -1,58 +1,41 @@
 //! The evolution of a ladder: each stage's prediction, measurement and verdict, and whether the prediction was right.
 
+use super::ledger_section::{Details, Section, predicted, tally};
 use super::numbers::{NONE, percent, ratio, time};
-use super::{table, text};
-use comfy_table::CellAlignment;
-use eightfold_lab::ledger::{Evolution, Floor, Judgement, Origin, Row, Standing};
+use super::optimisations_table;
+use eightfold_lab::ledger::{Evolution, Floor, Row, Standing};
 
-const HEADER: [&str; 9] =
-    ["stage", "shape", "predicted", "p50", "× before", "× baseline", "verdict", "prediction", "what changed"];
+const HEADER: &[&str] =
+    &["stage", "shape", "predicted", "p50", "× before", "× baseline", "verdict", "prediction", "what changed"];
 
 /// Columns of words, which are aligned to the left.
-const WORDS: [usize; 4] = [1, 2, 6, 7];
+const WORDS: &[usize] = &[1, 2, 6, 7];
 
-/// The table for a terminal; `long` adds what each stage was about.
+/// The tables for a terminal; `long` adds what each stage and each optimisation was about.
 pub fn render(evolution: &Evolution, long: bool) -> String {
-    let mut table = table(&HEADER, true);
-    for column in WORDS {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Left);
-        }
-    }
-    for row in &evolution.stages {
-        table.add_row(cells(row));
-    }
-    let mut whole = format!("{}\n{}\n{}\n", title(evolution), text(&table), tally(evolution));
-    if long {
-        for row in &evolution.stages {
-            whole.push_str(&format!("\n{}: {}\n", row.stage, row.what));
-            for (name, words) in details(row) {
-                whole.push_str(&format!("  {name}: {words}\n"));
-            }
-        }
-    }
-    whole
+    sections(evolution).map(|section| section.render(long)).collect::<Vec<_>>().join("\n")
 }
 
 /// The same as Markdown, for documents.
 pub fn markdown(evolution: &Evolution, long: bool) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let mut whole = format!("{}\n\n", title(evolution));
-    whole.push_str(&line(&HEADER.map(String::from)));
-    whole.push_str(&line(&HEADER.map(|_| "---".to_string())));
-    for row in &evolution.stages {
-        whole.push_str(&line(&cells(row).map(|cell| cell.replace('|', "\\|"))));
+    sections(evolution).map(|section| section.markdown(long)).collect::<Vec<_>>().join("\n")
+}
+
+fn sections(evolution: &Evolution) -> impl Iterator<Item = Section> {
+    std::iter::once(stages(evolution)).chain(optimisations_table::section(evolution))
+}
+
+fn stages(evolution: &Evolution) -> Section {
+    let judged = |row: &Row| Some((row.prediction.as_ref()?.origin, row.judgement?));
+    let at_length = |row: &Row| Details { name: row.stage.clone(), what: row.what.clone(), lines: details(row) };
+    Section {
+        title: title(evolution),
+        header: HEADER,
+        words: WORDS,
+        rows: evolution.stages.iter().map(cells).collect(),
+        tally: tally(&evolution.stages.iter().filter_map(judged).collect::<Vec<_>>()),
+        details: evolution.stages.iter().map(at_length).collect(),
     }
-    whole.push_str(&format!("\n{}\n", tally(evolution)));
-    if long {
-        for row in &evolution.stages {
-            whole.push_str(&format!("\n**{}**: {}\n\n", row.stage, row.what));
-            for (name, words) in details(row) {
-                whole.push_str(&format!("- {name}: {words}\n"));
-            }
-        }
-    }
-    whole
 }
 
 /// Which ladder, measured where.
@@ -68,15 +51,11 @@ fn title(evolution: &Evolution) -> String {
     format!("{kernel}: measured on {} ({}){early}", measured.machine, measured.record)
 }
 
-fn cells(row: &Row) -> [String; 9] {
-    let predicted = row
-        .prediction
-        .as_ref()
-        .map_or(NONE.into(), |one| format!("{:.2} to {:.2}× ({})", one.least, one.most, one.origin));
-    [
+fn cells(row: &Row) -> Vec<String> {
+    vec![
         row.stage.clone(),
         row.shape.clone(),
-        predicted,
+        predicted(row.prediction.as_ref()),
         time(row.p50_us),
         ratio(row.gain.map(|gain| gain.ratio)),
         ratio(row.over_baseline),
@@ -84,26 +63,6 @@ fn cells(row: &Row) -> [String; 9] {
         row.judgement.map_or(NONE.into(), |judgement| judgement.to_string()),
         row.what.clone(),
     ]
-}
-
-/// How many predictions of each origin were right: those from before the kernel existed count for more.
-fn tally(evolution: &Evolution) -> String {
-    let of = |origin: Origin| {
-        let rows =
-            evolution.stages.iter().filter(|row| row.prediction.as_ref().is_some_and(|one| one.origin == origin));
-        let judged: Vec<_> = rows.filter_map(|row| row.judgement).collect();
-        let count = |judgement| judged.iter().filter(|one| **one == judgement).count();
-        let kinds = [Judgement::Right, Judgement::TooHigh, Judgement::TooLow, Judgement::Undecided];
-        let counts = kinds.map(|kind| (kind, count(kind)));
-        let words = counts.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}"));
-        let words = words.collect::<Vec<_>>().join(", ");
-        (!judged.is_empty()).then(|| match origin {
-            Origin::Plan => format!("predictions of the plan: {words}"),
-            Origin::Arithmetic => format!("by arithmetic, written down after first measurements: {words}"),
-        })
-    };
-    let parts: Vec<_> = [Origin::Plan, Origin::Arithmetic].into_iter().filter_map(of).collect();
-    if parts.is_empty() { "no prediction is tested".into() } else { parts.join("; ") }
 }
 
 /// What a stage was about, line by line.
@@ -152,7 +111,7 @@ fn bound_words(floor: &Floor) -> String {
 mod tests {
     use super::*;
     use eightfold_lab::gates::Outcome;
-    use eightfold_lab::ledger::{FloorTerm, Gain, Measured, Prediction, StageVerdict};
+    use eightfold_lab::ledger::{FloorTerm, Gain, Judgement, Measured, Origin, Prediction, StageVerdict};
 
     fn row(stage: &str, us: f64, range: Option<(f64, f64, Origin)>, verdict: Option<(Outcome, &str)>) -> Row {
         Row {
@@ -160,7 +119,6 @@ mod tests {
             what: format!("what {stage} changes"),
             shape: "mission".into(),
             prediction: range.map(|(least, most, origin)| Prediction {
-                shape: "mission".into(),
                 least,
                 most,
                 origin,
@@ -236,6 +194,7 @@ mod tests {
                     ..broken
                 },
             ],
+            optimisations: Vec::new(),
         }
     }
 

@@ -1,6 +1,15 @@
 //! The ledger, held against the committed records.
 
 use crate::support::{Place, stderr};
+use eightfold::Mask;
+use eightfold_lab::compare::{Comparison, Side};
+use eightfold_lab::gates::Outcome;
+use eightfold_lab::kernel::{Kernel, suited};
+use eightfold_lab::ledger::{Ledger, OptimisationEntry};
+use eightfold_lab::measure::{Cache, timed_output};
+use eightfold_lab::provenance::{Gpu, Provenance};
+use eightfold_lab::record::{Kind, Record};
+use eightfold_lab::verdict::SpeedUp;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +85,96 @@ fn a_record_that_cannot_be_read_is_passed_over_with_a_note() {
         stderr(&output).contains("note: passed over: record: runs/20990101T000000Z-ladder/record.json has schema none")
     );
     assert!(String::from_utf8(output.stdout).unwrap().contains(CPU_RECORD));
+}
+
+/// What a comparison of an optimisation on an H200 would have written, with this speed-up.
+fn compared(entry: &OptimisationEntry, ratio: f64) -> Comparison {
+    let problem = entry.problem().unwrap().with_output_format(timed_output(true));
+    let mask = if entry.causal { Mask::Causal } else { Mask::None };
+    let side = |text: &str, us| Side {
+        name: text.into(),
+        implementation: suited(text, problem.shape().head_dim, mask).unwrap().to_string(),
+        p50_us: Some(us),
+    };
+    let outcome = if ratio > 1.02 { Outcome::Pass } else { Outcome::Negative };
+    Comparison {
+        shape: entry.shape.clone(),
+        problem: (&problem).into(),
+        baseline: side(&entry.without, 100.0 * ratio),
+        candidate: side(&entry.with, 100.0),
+        timer: None,
+        required_gain: 0.02,
+        outcome,
+        summary: format!("{outcome} of a test"),
+        speed_up: Some(SpeedUp { ratio, lower: ratio - 0.005, upper: ratio + 0.005, rounds: 20 }),
+        itself: None,
+        seed: Some(8),
+        planted: None,
+        conditions: None,
+        cache: Cache::Hot,
+        inputs: 3,
+    }
+}
+
+/// Writes a record of comparisons on this GPU.
+fn write_comparisons(place: &Place, run: &str, gpu: &str, comparisons: Vec<Comparison>) {
+    let mut record = Record { comparisons, ..Record::new(Kind::Compare, Provenance::capture(1)) };
+    record.provenance.gpu = Some(Gpu { name: gpu.into(), ..Gpu::default() });
+    std::fs::create_dir_all(place.file("runs").join(run)).unwrap();
+    std::fs::write(place.file("runs").join(run).join("record.json"), record.to_json()).unwrap();
+}
+
+#[test]
+fn optimisations_are_held_against_the_newest_comparison_on_the_same_machine() {
+    let entries = Ledger::of(Kernel::Hopper).optimisations;
+    let middle = |entry: &OptimisationEntry| (entry.prediction.least + entry.prediction.most) / 2.0;
+    let (right, wrong) = (&entries[0], &entries[1]);
+    let place = Place::new();
+    write_comparisons(&place, "20260101T000000Z-compare", "NVIDIA H200", vec![compared(right, 9.0)]);
+    let newer = vec![compared(right, middle(right)), compared(wrong, wrong.prediction.least - 0.2)];
+    write_comparisons(&place, "20260102T000000Z-compare", "NVIDIA H200", newer);
+    write_comparisons(&place, "20260103T000000Z-compare", "NVIDIA H100", vec![compared(right, 7.0)]);
+    let text = place.succeed("ledger --kernel hopper");
+    assert!(text.contains("hopper, optimisations: each without and with it, measured on NVIDIA H200\n"), "{text}");
+    let json: Value = serde_json::from_str(&place.succeed("ledger --kernel hopper --json")).unwrap();
+    let all = json[0]["optimisations"].as_array().unwrap();
+    assert_eq!(all.len(), entries.len());
+    assert_eq!(all[0]["measured"]["record"], "runs/20260102T000000Z-compare/record.json");
+    assert_eq!((&all[0]["name"], &all[0]["judgement"]), (&Value::from(right.name.as_str()), &Value::from("right")));
+    assert_eq!(
+        (&all[1]["judgement"], &all[1]["measured"]["verdict"]["outcome"]),
+        (&"too_high".into(), &"negative".into())
+    );
+    assert!(all[2..].iter().all(|one| one["measured"].is_null() && one["judgement"].is_null()));
+    let long = place.succeed("ledger --kernel hopper --long");
+    for line in [
+        &right.prediction.moves,
+        &right.prediction.because,
+        &wrong.with,
+        "verdict: valid negative: VALID NEGATIVE of a test",
+    ] {
+        assert!(long.contains(line), "{line} is missing from\n{long}");
+    }
+}
+
+#[test]
+fn without_a_gpu_nothing_is_measured_and_nothing_is_written() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        ("ledger --kernel cpu --measure", "measure: the ledger of cpu has stages alone"),
+        ("ledger --out there", "--measure"),
+        ("ledger --measure some/record", "cannot be used with"),
+    ] {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(stderr(&output).contains(expected), "{arguments}: {}", stderr(&output));
+    }
+    if eightfold::cuda::driver::Device::default().is_err() {
+        let output = place.run("ledger --kernel hopper --measure --out there");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+        assert!(stderr(&output).starts_with("error: CUDA is not available: "), "{}", stderr(&output));
+    }
+    assert!(place.contents().is_empty());
 }
 
 #[test]

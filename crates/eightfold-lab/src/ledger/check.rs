@@ -1,9 +1,11 @@
-//! The rules of a ledger: every stage has its entry, ranges say something, claims have arithmetic.
+//! The rules of a ledger: every stage has its entry, ranges say something, claims have arithmetic, optimisations can be
+//! measured.
 
-use super::{Ledger, Origin, Prediction, StageEntry, stages};
+use super::{Ledger, OptimisationEntry, Origin, Prediction, StageEntry, stages};
 use crate::kernel::Kernel;
 use crate::shapes;
-use eightfold::{Error, Result};
+use eightfold::cuda::{Arch, Operands};
+use eightfold::{Error, Problem, Result, Variant};
 
 /// A range whose ends are further apart predicts nothing.
 const WIDEST_RANGE: f64 = 2.0;
@@ -16,6 +18,7 @@ pub(super) fn check(ledger: &Ledger, kernel: Kernel) -> Result<()> {
     for (index, entry) in ledger.stages.iter().enumerate() {
         let broken = |(rule, fix): Broken| Error::invalid("ledger", format!("{file}: {}: {rule}", entry.name), fix);
         check_words(entry).map_err(broken)?;
+        check_shape(&entry.shape).map_err(broken)?;
         match &entry.prediction {
             None if index > 0 => return Err(broken(("has no prediction".into(), "say what it should gain, and why"))),
             Some(_) if index == 0 => {
@@ -25,6 +28,11 @@ pub(super) fn check(ledger: &Ledger, kernel: Kernel) -> Result<()> {
             None => {}
         }
         check_arithmetic(ledger, entry).map_err(broken)?;
+    }
+    for (index, entry) in ledger.optimisations.iter().enumerate() {
+        let twice = ledger.optimisations[..index].iter().any(|other| other.name == entry.name);
+        check_optimisation(entry, kernel, twice)
+            .map_err(|(rule, fix)| Error::invalid("ledger", format!("{file}: {}: {rule}", entry.name), fix))?;
     }
     Ok(())
 }
@@ -67,8 +75,7 @@ fn check_words(entry: &StageEntry) -> std::result::Result<(), Broken> {
 }
 
 fn check_prediction(prediction: &Prediction) -> std::result::Result<(), Broken> {
-    let Prediction { shape, least, most, origin, moves, because } = prediction;
-    check_shape(shape)?;
+    let Prediction { least, most, origin, moves, because } = prediction;
     if !(least.is_finite() && most.is_finite() && *least > 0.0 && least <= most) {
         return Err((
             format!("predicts {least} to {most}"),
@@ -129,6 +136,44 @@ fn check_arithmetic(ledger: &Ledger, entry: &StageEntry) -> std::result::Result<
     }
 }
 
+fn check_optimisation(entry: &OptimisationEntry, kernel: Kernel, twice: bool) -> std::result::Result<(), Broken> {
+    if entry.name.trim().is_empty() || twice {
+        return Err(("is no name, or that of another optimisation".into(), "give each a name of its own"));
+    }
+    let problem = entry.problem().map_err(|error| {
+        (format!("has a shape that is none: {error}"), "take a named shape, B,H,S,D or B,Hq,Hkv,Sq,Skv,D")
+    })?;
+    let [without, with] = [("without", &entry.without), ("with", &entry.with)].map(|(side, text)| {
+        entry.variant(text).and_then(|variant| check_variant(&variant, &problem, kernel).map(|()| variant)).map_err(
+            |error| (format!("`{side}` cannot run there: {error}"), "give a variant that this kernel and shape allow"),
+        )
+    });
+    let (without, with) = (without?, with?);
+    if without == with {
+        return Err(("is the same without and with it".into(), "set a knob differently"));
+    }
+    if without.accuracy() != with.accuracy() {
+        let words = [without, with].map(|one| one.accuracy().map_or("none".into(), |word| word.to_string()));
+        let rule = format!("changes the accuracy, from {} to {}", words[0], words[1]);
+        return Err((rule, "compare what computes the same: stages show the rest"));
+    }
+    if entry.lesson.as_ref().is_some_and(|lesson| lesson.trim().is_empty()) {
+        return Err(("has a lesson without words".into(), "say what was learned, or leave it out"));
+    }
+    check_prediction(&entry.prediction)
+}
+
+/// Whether a variant of this kernel may compute the problem, with tensors as it hopes for, on a device that has all it needs.
+fn check_variant(variant: &Variant, problem: &Problem, kernel: Kernel) -> Result<()> {
+    if variant.kernel() != kernel.to_string() {
+        let rule = format!("`{variant}` is a variant of {}", variant.kernel());
+        return Err(Error::invalid("kernel", rule, format!("take one of {kernel}")));
+    }
+    let on_device =
+        |config: eightfold::cuda::Config| config.check_problem(problem, &Operands::hoped(problem), Arch::Sm90);
+    variant.on_device().map_or(Ok(()), on_device)
+}
+
 fn is_product(factors: &[f64]) -> bool {
     !factors.is_empty() && factors.iter().all(|factor| factor.is_finite() && *factor > 0.0)
 }
@@ -161,7 +206,7 @@ mod tests {
             ("prediction.least = 6.5", "prediction.least = -1.0", "lanes: predicts -1 to 11"),
             ("prediction.least = 6.5", "prediction.least = nan", "lanes: predicts NaN to 11"),
             ("prediction.least = 6.5", "prediction.least = 1.0", "which says nothing"),
-            ("prediction.shape = \"mission\"", "prediction.shape = \"misson\"", "`misson`, which is not registered"),
+            ("shape = \"mission\"", "shape = \"misson\"", "`misson`, which is not registered"),
             ("prediction.origin = \"arithmetic\"", "prediction.origin = \"hope\"", "unknown variant `hope`"),
             ("risk = \"The compiler may not see the lanes, or spill them.\"", "risk = \" \"", "has no risk"),
             ("bound = \"one sum\"", "bound = \"memory\"", "`memory`, which its arithmetic leaves out"),
@@ -173,6 +218,47 @@ mod tests {
         for (from, to, expected) in cases {
             let error = broken(from, to);
             assert!(error.starts_with("ledger: cpu.toml") && error.contains(expected), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_broken_rule_of_an_optimisation_is_named_with_it() {
+        const HOPPER: &str = include_str!("../../ledger/hopper.toml");
+        let sound = r#"
+[[optimisations]]
+name = "a try"
+shape = "16,16,512,128"
+without = "hopper:fast"
+with = "hopper:fast,warpgroups=2,stages=2,sums=registers,flight=1"
+prediction.least = 1.0
+prediction.most = 1.1
+prediction.origin = "arithmetic"
+prediction.moves = "What waits."
+prediction.because = "Of 3 us 1 is waiting."
+"#;
+        let parse = |text: &str| Ledger::parse(Kernel::Hopper, &format!("{HOPPER}{text}"));
+        assert_eq!(parse(sound).unwrap().optimisations.last().unwrap().name, "a try");
+        let cases = [
+            ("\"a try\"", "\"lazy rescaling\"", "lazy rescaling: is no name, or that of another"),
+            ("16,16,512,128", "16,16,512", "a try: has a shape that is none: "),
+            ("16,16,512,128", "16,16,512,72", "a try: `without` cannot run there: "),
+            ("\"hopper:fast\"", "\"hopper:faster\"", "a try: `without` cannot run there: stage: "),
+            ("\"hopper:fast\"", "\"ladder:unpack\"", "is a variant of ladder"),
+            ("flight=1", "flight=3", "a try: `with` cannot run there: flight: "),
+            ("sums=registers,flight=1", "sums=registers,flight=4", "a try: is the same without and with it"),
+            ("sums=registers,flight=1", "sums=registers,linear=3", "changes the accuracy, from fast to balanced"),
+            ("stages=2,sums=registers", "stages=4,sums=shared", "a try: `with` cannot run there: tile_keys: "),
+            ("least = 1.0", "least = 1.2", "a try: predicts 1.2 to 1.1"),
+            ("least = 1.0", "least = 0.5", "which says nothing"),
+            ("Of 3 us 1 is waiting.", "It waits.", "a try: is predicted by arithmetic without a number"),
+            ("prediction.moves = \"What waits.\"", "", "missing field `moves`"),
+            ("name =", "lesson = \" \"\nname =", "a try: has a lesson without words"),
+            ("name =", "masked = true\nname =", "unknown field `masked`"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(sound.contains(from), "{from}");
+            let error = parse(&sound.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.starts_with("ledger: hopper.toml") && error.contains(expected), "{to}: {error}");
         }
     }
 

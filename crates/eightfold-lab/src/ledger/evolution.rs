@@ -1,6 +1,6 @@
 //! A ledger beside a record: what was predicted, what was measured, and whether the one was right about the other.
 
-use super::{Ledger, Prediction, StageEntry, stages};
+use super::{Ledger, Optimisation, Prediction, StageEntry, stages};
 use crate::gates::{Gate, Outcome};
 use crate::kernel::Kernel;
 use crate::provenance::Provenance;
@@ -8,7 +8,7 @@ use crate::record::{Entry, Group, Record};
 use crate::verdict::SpeedUp;
 use serde::Serialize;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A claim to be bound by a part of the machine stands if that part alone needs this share of the measured time.
 const SHARE_THAT_BOUNDS: f64 = 0.5;
@@ -24,6 +24,8 @@ pub struct Evolution {
     pub measured: Option<Measured>,
     /// The stages, in order.
     pub stages: Vec<Row>,
+    /// What is measured for itself.
+    pub optimisations: Vec<Optimisation>,
 }
 
 /// Where measurements come from.
@@ -176,17 +178,16 @@ impl Evolution {
     fn of(kernel: Kernel, ledger: &Ledger, record: Option<(&Path, &Record)>) -> Self {
         let measured = record.map(|(path, record)| Measured {
             record: path.display().to_string(),
-            machine: machine(kernel, &record.provenance),
+            machine: machine(&record.provenance),
             machine_matches: ledger.applies_to(kernel, &record.provenance),
             ended_early: record.ended_early.clone(),
         });
         let applies = measured.as_ref().is_some_and(|measured| measured.machine_matches);
         let record = record.map(|(_, record)| record);
-        let usual = ledger.stages.iter().find_map(|entry| entry.prediction.as_ref()).map_or("", |first| &first.shape);
         let mut before: Option<&str> = None;
         let mut rows = Vec::new();
         for (entry, (stage, what)) in ledger.stages.iter().zip(stages(kernel)) {
-            let shape = entry.prediction.as_ref().map_or(usual, |prediction| &prediction.shape);
+            let shape = entry.shape.as_str();
             let seen = record.and_then(|record| Seen::of(record, shape, stage));
             let gain = seen.as_ref().zip(before).and_then(|(seen, before)| seen.gain_over(before));
             rows.push(Row {
@@ -215,13 +216,20 @@ impl Evolution {
             predicted_for: format!("{}{threads}", ledger.machine),
             measured,
             stages: rows,
+            optimisations: ledger.optimisations.iter().cloned().map(Optimisation::untested).collect(),
         }
+    }
+
+    /// The same with what these records of comparisons, newest first, say about the optimisations.
+    pub fn with_comparisons(mut self, records: &[(PathBuf, Record)]) -> Self {
+        self.optimisations = self.optimisations.into_iter().map(|one| one.tested_by(records)).collect();
+        self
     }
 }
 
 impl Ledger {
     /// Whether the rates are those of the machine that a record comes from.
-    pub(crate) fn applies_to(&self, kernel: Kernel, provenance: &Provenance) -> bool {
+    pub fn applies_to(&self, kernel: Kernel, provenance: &Provenance) -> bool {
         let name = match kernel {
             Kernel::Cpu => Some(provenance.machine.cpu.as_str()),
             Kernel::Ladder | Kernel::Hopper => provenance.gpu.as_ref().map(|gpu| gpu.name.as_str()),
@@ -245,11 +253,11 @@ impl Ledger {
     }
 }
 
-/// The machine that matters to a kernel, in words.
-fn machine(kernel: Kernel, provenance: &Provenance) -> String {
-    match (&provenance.gpu, kernel) {
-        (Some(gpu), Kernel::Ladder | Kernel::Hopper) => gpu.name.clone(),
-        _ => format!("{}, {} threads", provenance.machine.cpu, provenance.threads),
+/// The machine that matters to a record, in words: a job notes the GPU where it used it.
+pub(super) fn machine(provenance: &Provenance) -> String {
+    match &provenance.gpu {
+        Some(gpu) => gpu.name.clone(),
+        None => format!("{}, {} threads", provenance.machine.cpu, provenance.threads),
     }
 }
 
@@ -313,7 +321,7 @@ mod tests {
 
     fn prediction(least: f64, most: f64) -> Prediction {
         let (moves, because) = (String::new(), String::new());
-        Prediction { shape: "mission".into(), least, most, origin: Origin::Plan, moves, because }
+        Prediction { least, most, origin: Origin::Plan, moves, because }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The record that a ledger is held against.
+//! The records that a ledger is held against.
 
 use crate::kernel::Kernel;
 use crate::record::{Kind, Record};
@@ -17,15 +17,8 @@ pub struct Found {
 
 /// The newest ladder record of a kernel, without a mask, among the runs in these folders; folders need not exist.
 pub fn newest(folders: &[&Path], kernel: Kernel) -> Found {
-    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    let mut runs: Vec<(String, PathBuf)> = entries
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().join(RECORD_FILE))))
-        // A run's name begins with its time, then its kind. Names that begin with a dot are not complete.
-        .filter(|(name, path)| !name.starts_with('.') && name.contains("-ladder") && path.is_file())
-        .collect();
-    runs.sort_by(|a, b| b.cmp(a));
     let mut unreadable = Vec::new();
-    for (_, path) in runs {
+    for path in runs(folders, Kind::Ladder) {
         match Record::read(&path) {
             Ok(record) if kernel_of(&record) == Some(kernel) => {
                 return Found { record: Some((path, record)), unreadable };
@@ -35,6 +28,41 @@ pub fn newest(folders: &[&Path], kernel: Kernel) -> Found {
         }
     }
     Found { record: None, unreadable }
+}
+
+/// The records of all runs of a kind in these folders, newest first; folders need not exist.
+pub fn runs(folders: &[&Path], kind: Kind) -> Vec<PathBuf> {
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let kind = format!("-{kind}");
+    let mut runs: Vec<(String, PathBuf)> = entries
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().join(RECORD_FILE))))
+        // A run's name begins with its time, then its kind. Names that begin with a dot are not complete.
+        .filter(|(name, path)| !name.starts_with('.') && name.contains(&kind) && path.is_file())
+        .collect();
+    runs.sort_by(|a, b| b.cmp(a));
+    runs.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Records of comparisons, and what was passed over on the way to them.
+#[derive(Debug, Default)]
+pub struct Comparisons {
+    /// Those that could be read, with their paths, in the order of the runs.
+    pub records: Vec<(PathBuf, Record)>,
+    /// Why others could not be.
+    pub unreadable: Vec<Error>,
+}
+
+/// The records of these runs, as far as they hold comparisons.
+pub fn comparisons(runs: Vec<PathBuf>) -> Comparisons {
+    let mut found = Comparisons::default();
+    for path in runs {
+        match Record::read(&path) {
+            Ok(record) if record.comparisons.is_empty() => {}
+            Ok(record) => found.records.push((path, record)),
+            Err(error) => found.unreadable.push(error),
+        }
+    }
+    found
 }
 
 /// The ladder record at this path, a file or the folder of its run, and the kernel whose stages it measures.
@@ -92,6 +120,25 @@ mod tests {
         assert_eq!(found.unreadable.len(), 1);
         assert!(found.unreadable[0].to_string().contains("20990101T000000Z-ladder"));
         assert!(newest(&[place.path()], Kernel::Cpu).record.is_none());
+    }
+
+    #[test]
+    fn comparisons_come_newest_first_and_what_cannot_be_read_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let run = |name: &str, text: &str| {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+            std::fs::write(place.path().join(name).join(RECORD_FILE), text).unwrap();
+            place.path().join(name).join(RECORD_FILE)
+        };
+        let committed = |name: &str| std::fs::read_to_string(results().join(name).join(RECORD_FILE)).unwrap();
+        let old = run("20260101T000000Z-compare", &committed("20261115T112839Z-compare"));
+        let new = run("20260102T000000Z-compare-2", &committed("20261115T113231Z-compare"));
+        run("20260103T000000Z-compare", "{}");
+        run("20260104T000000Z-ladder", "{}");
+        let found = comparisons(runs(&[place.path(), Path::new("/nowhere")], Kind::Compare));
+        assert_eq!(found.records.iter().map(|(path, _)| path).collect::<Vec<_>>(), [&new, &old]);
+        assert_eq!(found.unreadable.len(), 1);
+        assert!(found.unreadable[0].to_string().contains("20260103T000000Z-compare"));
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! The stage ledger: what each stage of a ladder was expected to bring and why, what could go wrong, what the hardware
-//! allows; joined with a record, what came of it.
+//! The ledger: what each stage of a ladder was expected to bring and why, what could go wrong, what the hardware allows;
+//! and what each optimisation that is a knob was expected to bring. Joined with records, what came of it.
 //!
 //! Predictions are data, in `ledger/cpu.toml`, `ledger/ladder.toml` and `ledger/hopper.toml`. Measurements are not: they come from records alone.
 
 mod check;
 mod evolution;
 mod find;
+mod optimisation;
 
 pub use evolution::{Evolution, Floor, FloorTerm, Gain, Judgement, Measured, Row, StageVerdict, Standing};
-pub use find::{Found, kernel_of, load, newest};
+pub use find::{Comparisons, Found, comparisons, kernel_of, load, newest, runs};
+pub use optimisation::{Optimisation, OptimisationEntry, Tested};
 
 use crate::kernel::Kernel;
 use eightfold::cuda::{hopper, ladder};
@@ -28,6 +30,9 @@ pub struct Ledger {
     pub rates: Vec<Rate>,
     /// One entry per stage, in the ladder's order.
     pub stages: Vec<StageEntry>,
+    /// What is measured for itself, by a comparison without and with it.
+    #[serde(default)]
+    pub optimisations: Vec<OptimisationEntry>,
 }
 
 /// What a part of the machine does in a second, at most.
@@ -50,6 +55,8 @@ pub struct Rate {
 pub struct StageEntry {
     /// The stage.
     pub name: String,
+    /// The shape that it is predicted and measured for, without a mask.
+    pub shape: String,
     /// What it should bring; none for the first, which follows nothing.
     pub prediction: Option<Prediction>,
     /// What could go wrong.
@@ -65,12 +72,10 @@ pub struct StageEntry {
     pub arithmetic: Vec<Term>,
 }
 
-/// A speed-up over the stage before, as a range.
+/// A speed-up, over the stage before or over the same without an optimisation, as a range.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prediction {
-    /// The shape that it is for, without a mask.
-    pub shape: String,
     /// The lower end.
     pub least: f64,
     /// The upper end.
