@@ -131,7 +131,7 @@ struct AttendAtOnce : Tile {
         if constexpr (CUT > 0) {
             wait_for_products<0>();
             mask(scores, start, TILE_KEYS - CUT);
-            maxima.include(scores, TILE_KEYS - CUT, TILE_KEYS, -start);
+            include_present(maxima, scores, TILE_KEYS - CUT, TILE_KEYS, -start);
         }
         float largest[2];
         maxima.result(largest);
@@ -145,7 +145,7 @@ struct AttendAtOnce : Tile {
     __device__ void include_parts(const Scores& scores, Maxima& maxima) const {
         if constexpr (PART < (TILE_KEYS - CUT) / VALUE_ROW) {
             wait_for_products<PARTS - 1 - PART>();
-            maxima.include(scores, PART * VALUE_ROW, (PART + 1) * VALUE_ROW, -start);
+            include_present(maxima, scores, PART * VALUE_ROW, (PART + 1) * VALUE_ROW, -start);
             include_parts<PART + 1>(scores, maxima);
         }
     }
