@@ -40,9 +40,7 @@ struct AttendAtOnce : Tile {
     __device__ AttendAtOnce(const Attention& problem, const Work& work, Shared shared)
         : Tile(problem, work, threadIdx.x, 0),
           shared(shared),
-          seen_keys(problem.visible_keys(
-              problem.packed_heads > 1 ? problem.query_len - 1
-                                       : min(work.first_query + TILE_QUERIES, problem.query_len) - 1)),
+          seen_keys(work.seen_keys(problem)),
           start(MASKS == MASKS_NONE ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
           line(threadIdx.x / CHUNKS),
           places{{problem, work, first_row}, {problem, work, first_row + 8}} {
