@@ -11,6 +11,8 @@ use std::time::UNIX_EPOCH;
 /// The oldest NVRTC that will do: CUDA 12.4 brought `mma.sync` on E4M3 to sm_89 (PTX ISA 8.4); the conversions to and
 /// from FP8 on sm_89 are older.
 const OLDEST: (i32, i32) = (12, 4);
+/// The first NVRTC that keeps what it has compiled and, asked for it again, reports no resources: it is told not to.
+const KEEPS: (i32, i32) = (13, 0);
 
 /// `nvrtcProgram`.
 type Handle = *mut c_void;
@@ -111,7 +113,8 @@ impl Library {
         let headers =
             source.headers.iter().map(|(name, text)| self::text(text, name)).collect::<Result<Vec<_>, _>>()?;
         let names = source.headers.iter().map(|(name, _)| self::text(name, name)).collect::<Result<Vec<_>, _>>()?;
-        let options = options.iter().map(|option| self::text(option, option)).collect::<Result<Vec<_>, _>>()?;
+        let options = options.iter().map(String::as_str).chain((self.version >= KEEPS).then_some("--no-cache"));
+        let options = options.map(|option| self::text(option, option)).collect::<Result<Vec<_>, _>>()?;
         let (headers, names, options) = (pointers(&headers), pointers(&names), pointers(&options));
 
         let mut program = OwnedProgram { handle: ptr::null_mut(), functions: self.functions };
