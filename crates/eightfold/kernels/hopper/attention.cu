@@ -147,7 +147,7 @@ struct Attend : Tile {
             if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
         } else {
             RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
-            store_rows(problem, work, sums, rows, places, scale, quad);
+            store_rows(problem, work, sums.value, rows, places, scale, quad);
         }
     }
 

@@ -16,6 +16,7 @@
 constexpr int CHUNKS = HEAD_DIM / 16;
 constexpr int LINES = WARPGROUP / CHUNKS;
 constexpr int QUERY_LINES = TILE_QUERIES / LINES;  // of a thread
+constexpr int KEY_LINES = TILE_KEYS / LINES;
 
 // Everything that can be known without reading a tensor is made out before the launch before has ended. One body of code
 // serves all tiles, whatever they see: fetching another one's instructions takes longer than what it would save.
@@ -32,19 +33,19 @@ struct AttendAtOnce : Tile {
     int start;      // the keys are those from here on; less than zero if they are fewer than fit
     const unsigned char* queries[QUERY_LINES];
     bool is_query[QUERY_LINES];
-    const unsigned char* keys;
+    const unsigned char* keys[KEY_LINES];
     int line;             // the first that this thread brings
     unsigned line_place;  // of the first of them in shared memory
     RowPlace places[2];
 
     __device__ AttendAtOnce(const Attention& problem, const Work& work, Shared shared)
-        : Tile(problem, work, threadIdx.x, 0),
+        : Tile(problem, work, threadIdx.x % WARPGROUP, 0),  // so that its range is known
           shared(shared),
           seen_keys(work.seen_keys(problem)),
           start(MASKS == MASKS_NONE ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
-          line(threadIdx.x / CHUNKS),
+          line(thread / CHUNKS),
           places{{problem, work, first_row}, {problem, work, first_row + 8}} {
-        int chunk = threadIdx.x % CHUNKS;
+        int chunk = thread % CHUNKS;
         // The pattern of a swizzle is the same every eight lines.
         line_place = line * HEAD_DIM + 16 * swizzled<HEAD_DIM>(line, chunk);
         const Lines &q = problem.q_lines, &k = problem.k_lines;
@@ -55,8 +56,10 @@ struct AttendAtOnce : Tile {
                          work.query(problem, row) * q.row_stride + 16 * chunk;
             is_query[i] = work.has_row(problem, row);
         }
-        keys = k.codes + work.batch * k.batch_stride + work.kv_head * k.head_stride +
-               (start + line) * k.row_stride + 16 * chunk;
+        keys[0] = k.codes + work.batch * k.batch_stride + work.kv_head * k.head_stride +
+                  (start + line) * k.row_stride + 16 * chunk;
+#pragma unroll
+        for (int i = 1; i < KEY_LINES; ++i) keys[i] = keys[0] + i * LINES * k.row_stride;
     }
 
     __device__ void run() {
@@ -81,7 +84,7 @@ struct AttendAtOnce : Tile {
         }
         wait_for_products<0>();
         close();
-        store_rows(problem, work, sums, rows, places, scales[3], quad);
+        store_rows(problem, work, sums.value, rows, places, scales[3], quad);
     }
 
    private:
@@ -98,15 +101,14 @@ struct AttendAtOnce : Tile {
         for (int i = part * VALUE_ROW; i < (part + 1) * VALUE_ROW; i += LINES) {
             int key = start + line + i;
             bool seen = MASKS == MASKS_NONE || (key >= 0 && key < seen_keys);
-            copy_async_16(shared.keys(0) + line_place + i * HEAD_DIM, keys + i * problem.k_lines.row_stride,
-                          seen ? 16 : 0);
+            copy_async_16(shared.keys(0) + line_place + i * HEAD_DIM, keys[i / LINES], seen ? 16 : 0);
         }
         commit_copies();
     }
 
     // Each warp tells the copy engine of some parts. What lies before the first key arrives as zeros.
     __device__ void copy_values() const {
-        for (int part = thread / 32; thread % 32 == 0 && part < PARTS; part += 4) {
+        for (int part = threadIdx.x / 32; thread % 32 == 0 && part < PARTS; part += 4) {
             arrive_expecting(shared.part_full(part), VALUE_ROW * HEAD_DIM);
             copy_box(shared.values(0) + part * VALUE_BOX_BYTES, &problem.v, shared.part_full(part),
                      start + part * VALUE_ROW, 0, work.kv_head, work.batch);

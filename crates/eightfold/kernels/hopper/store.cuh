@@ -69,17 +69,25 @@ __device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
     return high ? make_uint4(c, d, t[2], t[3]) : make_uint4(t[0], t[1], c, d);
 }
 
+// What was taken from V, as if it had been summed with everything else.
+__device__ inline void add_means(float (&sums)[VALUE_COLUMNS / 2], const float* means, const float (&row_sum)[2],
+                                 float value_scale, int quad) {
+    float weight[2] = {row_sum[0] * reciprocal(value_scale), row_sum[1] * reciprocal(value_scale)};
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 2; ++i) sums[i] += means[i / 4 * 8 + 2 * quad + i % 2] * weight[i / 2 % 2];
+}
+
 // A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
-__device__ inline void store_rows(const Attention& problem, const Work& work, Sums& sums, const Rows& rows,
-                                  const RowPlace (&places)[2], float value_scale, int quad) {
+__device__ inline void store_rows(const Attention& problem, const Work& work, float (&sums)[VALUE_COLUMNS / 2],
+                                  const Rows& rows, const RowPlace (&places)[2], float value_scale, int quad) {
     if (problem.has_value_means())
-        sums.add_means(problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
+        add_means(sums, problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const RowPlace& row = places[half];
         store_lse(problem, work, row, rows.maximum[half], rows.sum[half], quad);
         float factor = row.sees_keys ? value_scale * reciprocal(rows.sum[half]) : 0.0f;
-        auto output = [&](int block, int i) { return sums.value[4 * block + 2 * half + i] * factor; };
+        auto output = [&](int block, int i) { return sums[4 * block + 2 * half + i] * factor; };
         if constexpr (OUTPUT_FORMAT == FORMAT_F32) {
             float* out = static_cast<float*>(problem.output) + row.place + 2 * quad;
             if (!row.exists) continue;

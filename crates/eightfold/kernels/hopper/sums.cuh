@@ -78,13 +78,6 @@ struct Sums {
         }
     }
 
-    // What was taken from V, as if it had been summed with everything else.
-    __device__ void add_means(const float* means, const float (&row_sum)[2], float value_scale, int quad) {
-        float weight[2] = {row_sum[0] * reciprocal(value_scale), row_sum[1] * reciprocal(value_scale)};
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; ++i) value[i] += means[i / 4 * 8 + 2 * quad + i % 2] * weight[i / 2 % 2];
-    }
-
     // Starts P·V of a tile, or of some steps of it: the weights of 32 keys, their product, the next 32 while it runs.
     __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2],
                           int first = 0, int last = VALUE_STEPS) {
