@@ -11,8 +11,7 @@
 #include "quantize/values.cuh"
 
 constexpr int THREADS = 256;
-constexpr int LOADS = 8;      // of a thread, in flight at a time
-constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
+constexpr int LOADS = 8;  // of a thread, in flight at a time
 static_assert(ROWS >= 1 && ROWS <= THREADS, "every row of a block has a thread that finds its scale");
 
 // How many vectors a thread has, some of them perhaps beyond the rows.
@@ -183,6 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
 #endif
 
 #if CENTERED
+
+constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
 
 // Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid_constant__ Quantize problem) {

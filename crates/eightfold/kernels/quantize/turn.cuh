@@ -20,16 +20,17 @@ __device__ inline int word_of(int channel, int group) {
     return channel * (KEYS / 4) + (group ^ (channel / VECTOR % GROUPS)) * (LINE / 4);
 }
 
-// Puts the codes of four keys into the tile, at its columns from this one on.
+// Puts the codes of four keys into the tile, at its columns from this one on, which is the first of a vector.
 __device__ inline void turn(unsigned* tile, int column, int group, int quad, const Vector (&vectors)[4],
                             const Divisor (&by)[4]) {
+    // The columns of a vector have their groups in the same places.
+    unsigned* words = tile + word_of(column, group) + quad;
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) {
         float quotients[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) quotients[i] = quotient(vectors[i].values[j], by[i]);
-        tile[word_of(column + j, group) + quad] =
-            encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
+        words[j * (KEYS / 4)] = encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
     }
 }
 
