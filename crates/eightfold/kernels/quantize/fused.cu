@@ -66,7 +66,7 @@ __device__ inline void load_vectors(const Quantize& problem, const char* values,
     commit_copies();
 }
 
-// The largest magnitude of the block's vectors, in its first warp.
+// The largest magnitude of the block's vectors, in every thread of it.
 __device__ inline unsigned largest_of_block(const Quantize& problem, const Place& at, const Vectors& vectors) {
     __shared__ unsigned of_warps[THREADS / 32];
     unsigned largest = 0;

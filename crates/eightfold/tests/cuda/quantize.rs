@@ -320,9 +320,14 @@ fn values_that_are_not_finite_are_found() {
         let mut values = gaussian(dims.count(), 7);
         values[Layout::Bhsd.strides(dims).row_offset(1, 0, 70) + 3] = bad;
         let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
-        let granularity = Granularity::Block { rows: 64 };
-        let quantized = quantize(&stream, &values, Fp8Format::E4m3, granularity, Layout::Bhsd).unwrap();
-        let error = quantized.check(&stream).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("values: {word} in batch 1, head 0, rows 64 to 99; ")), "{error}");
+        for (granularity, place) in [
+            (Granularity::Block { rows: 64 }, "in batch 1, head 0, rows 64 to 99"),
+            (Granularity::Head, "in batch 1, head 0"),
+            (Granularity::Tensor, "somewhere"),
+        ] {
+            let quantized = quantize(&stream, &values, Fp8Format::E4m3, granularity, Layout::Bhsd).unwrap();
+            let error = quantized.check(&stream).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("values: {word} {place}; ")), "{error}");
+        }
     }
 }

@@ -15,6 +15,10 @@ const KEPT: usize = 8;
 /// multiprocessor.
 const VECTORS: [usize; 2] = [KEPT, 2 * KEPT];
 
+/// What a thread should at least hold where a head has several scales: two blocks of a multiprocessor then have twice
+/// 32 KiB on their way, which keeps the memory busy while they wait for each other.
+const FEWEST_VECTORS: usize = 4;
+
 /// Tiles that a block turns at a time, four vectors of every thread; `TILES` of the device code.
 const TILES: usize = THREADS / (32 * TURNED_KEYS / LINE);
 
@@ -53,8 +57,8 @@ impl Fused {
         let turned = layout.is_transposed();
         let several = rows < dims.len;
         let row_vectors = dims.head_dim / (16 / values.bytes());
-        // Where a block would be mostly idle, one that takes the rows of several scales is better.
-        if several && rows * row_vectors < THREADS {
+        // Where a block would have too few loads in flight, one that takes the rows of several scales is better.
+        if several && rows * row_vectors < FEWEST_VECTORS * THREADS {
             return None;
         }
         // Every block writes whole groups of keys.
@@ -147,10 +151,11 @@ mod tests {
     fn two_launches_remain_for_what_does_not_fit() {
         let of = |granularity, layout| fused(MISSION, ValueFormat::Bf16, granularity, layout);
         assert_eq!(of(Granularity::Tensor, Layout::Bhsd), None);
-        assert_eq!(of(Granularity::Block { rows: 31 }, Layout::Bhsd), None);
-        assert_eq!(of(Granularity::Block { rows: 40 }, Layout::Bhds), None);
-        let blocks = of(Granularity::Block { rows: 64 }, Layout::Bhds).unwrap();
-        assert_eq!((blocks.cluster, blocks.block_rows, blocks.per_head, blocks.blocks), (1, 128, 64, 64 * 64));
+        assert_eq!(of(Granularity::Block { rows: 127 }, Layout::Bhsd), None);
+        assert_eq!(of(Granularity::Block { rows: 136 }, Layout::Bhds), None);
+        assert!(of(Granularity::Block { rows: 136 }, Layout::Bhsd).is_some());
+        let blocks = of(Granularity::Block { rows: 144 }, Layout::Bhds).unwrap();
+        assert_eq!((blocks.cluster, blocks.block_rows, blocks.per_head, blocks.blocks), (1, 256, 29, 29 * 64));
         // A block of all rows and more is a head, and so is a tensor of one.
         let head = of(Granularity::Head, Layout::Bhsd);
         assert_eq!(of(Granularity::Block { rows: 1 << 40 }, Layout::Bhsd), head);
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_vector_is_read_once() {
-        let blocks = [64, 160, 1000].map(|rows| Granularity::Block { rows });
+        let blocks = [64, 160, 288, 1000].map(|rows| Granularity::Block { rows });
         let mut fitting = 0;
         for (len, head_dim) in [(1, 8), (131, 72), (300, 64), (1030, 128), (2049, 128), (97, 320), (4096, 64)] {
             let dims = Dims { batch: 1, heads: 2, len, head_dim };
