@@ -5,16 +5,6 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// mad.wide.s32: the address so many strides on. One instruction, where the compiler would multiply 64 bits by 64.
-template <class Byte>
-__device__ inline Byte* strides_on(Byte* first, int count, int stride_bytes) {
-    unsigned long long address;
-    asm("mad.wide.s32 %0, %1, %2, %3;"
-        : "=l"(address)
-        : "r"(count), "r"(stride_bytes), "l"(reinterpret_cast<unsigned long long>(first)));
-    return reinterpret_cast<Byte*>(address);
-}
-
 // ld.global.cg: 8 or 16 bytes from where all multiprocessors meet, past this one's own cache.
 __device__ inline float2 load_fresh_8(const float* address) {
     float2 values;

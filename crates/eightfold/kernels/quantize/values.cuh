@@ -23,6 +23,16 @@ __device__ inline const char* address(const Quantize& problem, const char* first
     return first + (static_cast<long long>(row) * problem.row_stride + channel) * BYTES;
 }
 
+// mad.wide.s32: the address so many strides on. One instruction, where the compiler would multiply 64 bits by 64.
+template <class Byte>
+__device__ inline Byte* strides_on(Byte* first, int count, int stride_bytes) {
+    unsigned long long address;
+    asm("mad.wide.s32 %0, %1, %2, %3;"
+        : "=l"(address)
+        : "r"(count), "r"(stride_bytes), "l"(reinterpret_cast<unsigned long long>(first)));
+    return reinterpret_cast<Byte*>(address);
+}
+
 // ld.global.nc: for values that will be read again.
 __device__ inline uint4 load(const char* source) {
     uint4 words;

@@ -113,20 +113,12 @@ impl DeviceQuantizer {
         let dims = values.dims();
         let kind = Kind { head_dim: dims.head_dim, values: values.format(), format, layout, centered };
         let cut = Cut::new(dims, values.format(), granularity, layout)?;
-        let fused = match centered || !device.arch().has_clusters() {
-            true => None,
-            false => Fused::new(dims, values.format(), granularity, layout),
-        };
-        let way = match fused {
-            Some(fused) => Way::fused(device, kind, fused)?,
-            None => None,
-        };
+        let may_fuse = !centered && device.arch().has_clusters();
+        let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout)).flatten();
+        let fused = fused.map(|fused| Way::fused(device, kind, fused)).transpose()?.flatten();
         Ok(DeviceQuantizer {
             device: device.clone(),
-            way: match way {
-                Some(way) => way,
-                None => Way::steps(device, kind, cut)?,
-            },
+            way: fused.map_or_else(|| Way::steps(device, kind, cut), Ok)?,
             dims,
             values: values.format(),
             format,
