@@ -1,8 +1,8 @@
 // What the kernels of this folder are given, and how they cut it.
 //
 // Macros: ELEMENT (0 f32, 1 f16, 2 bf16), HEAD_DIM, FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of
-// keys), EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e), CENTERED (whether
-// each channel's mean over the rows is subtracted).
+// keys), EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e), CENTERED
+// (whether each channel's mean over the rows is subtracted).
 #pragma once
 
 #ifndef ELEMENT
@@ -32,7 +32,7 @@ static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
 constexpr int BYTES = ELEMENT == 0 ? 4 : 2;  // of a value
 constexpr int VECTOR = 16 / BYTES;           // values of a load
 constexpr int ROW_VECTORS = HEAD_DIM / VECTOR;
-constexpr int LINE = 16;                     // lines of codes are padded to a multiple of this many bytes
+constexpr int LINE = 16;  // lines of codes are padded to a multiple of this many bytes
 static_assert(HEAD_DIM % 8 == 0, "a row is made of whole vectors");
 
 // Where a block or a cluster works.

@@ -54,10 +54,9 @@ __device__ inline uint4 load_last(const char* source) {
 // The same where there is something to load, and else zeros. Without a branch: loads stay where they are issued.
 __device__ inline uint4 load_last_if(bool exists, const char* source) {
     uint4 words = make_uint4(0, 0, 0, 0);
-    asm volatile(
-        "{ .reg .pred exists; setp.ne.s32 exists, %5, 0; @exists ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-        : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
-        : "l"(source), "r"(static_cast<int>(exists)));
+    asm volatile("{ .reg .pred exists; setp.ne.s32 exists, %5, 0; @exists ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
+                 : "l"(source), "r"(static_cast<int>(exists)));
     return words;
 }
 

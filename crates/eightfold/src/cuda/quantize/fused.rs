@@ -26,7 +26,7 @@ const TILES: usize = THREADS / (32 * TURNED_KEYS / LINE);
 const LINE: usize = 16;
 
 /// The largest cluster that every device with clusters allows.
-pub(super) const PORTABLE_CLUSTER: u32 = 8;
+const PORTABLE_CLUSTER: u32 = 8;
 
 /// The largest that the device code is written for; `MOST_BLOCKS` there.
 const LARGEST_CLUSTER: u32 = 16;

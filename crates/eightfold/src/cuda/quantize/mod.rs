@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::quantize::{ROWS_PER_SUM, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
 use argument::{Blocks, Cut, Quantize, THREADS};
-use fused::{Fused, PORTABLE_CLUSTER};
+use fused::Fused;
 use std::sync::Arc;
 
 /// A tensor that was quantised on the device, with what it takes to find out whether all went well.
@@ -258,10 +258,9 @@ impl Way {
     fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
         let kernel = Kernel::get(device, &kind.fused_program(fused), device.arch())?;
         let function = kernel.function();
-        if fused.cluster > PORTABLE_CLUSTER {
-            function.allow_large_clusters()?;
-        }
-        let holds = function.clusters_at_a_time(fused.grid(), fused.cluster).is_ok_and(|clusters| clusters > 0);
+        let clusters =
+            function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid(), fused.cluster));
+        let holds = clusters.is_ok_and(|clusters| clusters > 0);
         Ok(holds.then_some(Way::Fused { kernel, fused }))
     }
 
