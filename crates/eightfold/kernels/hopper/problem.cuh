@@ -93,10 +93,14 @@ struct Work {
         first_head = (head - batch * head_tiles) * problem.packed_heads;
         kv_head = problem.by_group.divide(first_head);
         first_query = tile * TILE_QUERIES;
-        int last_query = min(first_query + TILE_QUERIES, problem.query_len) - 1;
-        int tiles_seen = (problem.visible_keys(last_query) + TILE_KEYS - 1) / TILE_KEYS;
+        int tiles_seen = (seen_keys(problem) + TILE_KEYS - 1) / TILE_KEYS;
         first_tile = SPLIT_KEYS ? min(split * problem.tiles_per_split, tiles_seen) : 0;
         last_tile = SPLIT_KEYS ? min(first_tile + problem.tiles_per_split, tiles_seen) : tiles_seen;
+    }
+
+    // Keys that the last row sees, and so any.
+    __device__ int seen_keys(const Attention& problem) const {
+        return problem.visible_keys(min(first_query + TILE_QUERIES, problem.query_len) - 1);
     }
 
     __device__ int kv_index(const Attention& problem) const { return batch * problem.kv_heads + kv_head; }

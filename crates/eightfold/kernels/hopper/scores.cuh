@@ -50,16 +50,7 @@ struct HalfScores {
 struct HalfMaxima {
     unsigned even[2] = {HALVES_LOWEST, HALVES_LOWEST}, odd[2] = {HALVES_LOWEST, HALVES_LOWEST};
 
-    // Keys from the first to before the last, whole parts of 64; those of the first `absent` do not count.
-    __device__ void include(const HalfScores& scores, int first_key, int last_key, int absent) {
-#pragma unroll
-        for (int part = first_key; part < last_key; part += 64) {
-            HalfMaxima of_part = *this;
-            of_part.include(scores, part, part + 64);
-            if (part >= absent) *this = of_part;
-        }
-    }
-
+    // Keys from the first to before the last.
     __device__ void include(const HalfScores& scores, int first_key, int last_key) {
 #pragma unroll
         for (int i = first_key / 4; i < last_key / 4; i += 4) {
@@ -108,15 +99,6 @@ struct FloatScores {
 struct FloatMaxima {
     float even[2] = {minus_infinity(), minus_infinity()}, odd[2] = {minus_infinity(), minus_infinity()};
 
-    __device__ void include(const FloatScores& scores, int first_key, int last_key, int absent) {
-#pragma unroll
-        for (int part = first_key; part < last_key; part += 64) {
-            FloatMaxima of_part = *this;
-            of_part.include(scores, part, part + 64);
-            if (part >= absent) *this = of_part;
-        }
-    }
-
     __device__ void include(const FloatScores& scores, int first_key, int last_key) {
 #pragma unroll
         for (int i = first_key / 2; i < last_key / 2; i += 4) {
@@ -145,6 +127,16 @@ using Maxima = FloatMaxima;
 using Scores = HalfScores;
 using Maxima = HalfMaxima;
 #endif
+
+// The largest of keys in whole parts of 64, of which the first `absent` of the tile do not count.
+__device__ inline void include_present(Maxima& maxima, const Scores& scores, int first_key, int last_key, int absent) {
+#pragma unroll
+    for (int part = first_key; part < last_key; part += 64) {
+        Maxima with_part = maxima;
+        with_part.include(scores, part, part + 64);
+        if (part >= absent) maxima = with_part;
+    }
+}
 
 // Starts the product of the parts from `first` to before `last`; the scores are there after wait_for_products.
 __device__ inline void start_scores(Scores& scores, unsigned queries, unsigned keys, int first = 0,

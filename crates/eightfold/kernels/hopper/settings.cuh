@@ -4,9 +4,6 @@
 enum Format { FORMAT_F32, FORMAT_F16, FORMAT_BF16 };
 
 constexpr bool E5M2 = INPUT_E5M2;
-#if !KEYS_AT_ONCE
-constexpr bool WITH_LSE = true, CENTRED = true;  // may be, as the launch says
-#endif
 
 // Which tiles of keys are cut by a mask or by the end of the keys: none, any (one body for all), or those at the end
 // (a body for them and one for the rest).

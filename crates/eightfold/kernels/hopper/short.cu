@@ -40,9 +40,7 @@ struct AttendAtOnce : Tile {
     __device__ AttendAtOnce(const Attention& problem, const Work& work, Shared shared)
         : Tile(problem, work, threadIdx.x, 0),
           shared(shared),
-          seen_keys(problem.visible_keys(
-              problem.packed_heads > 1 ? problem.query_len - 1
-                                       : min(work.first_query + TILE_QUERIES, problem.query_len) - 1)),
+          seen_keys(work.seen_keys(problem)),
           start(MASKS == MASKS_NONE ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
           line(threadIdx.x / CHUNKS),
           places{{problem, work, first_row}, {problem, work, first_row + 8}} {
@@ -131,7 +129,7 @@ struct AttendAtOnce : Tile {
         if constexpr (CUT > 0) {
             wait_for_products<0>();
             mask(scores, start, TILE_KEYS - CUT);
-            maxima.include(scores, TILE_KEYS - CUT, TILE_KEYS, -start);
+            include_present(maxima, scores, TILE_KEYS - CUT, TILE_KEYS, -start);
         }
         float largest[2];
         maxima.result(largest);
@@ -145,7 +143,7 @@ struct AttendAtOnce : Tile {
     __device__ void include_parts(const Scores& scores, Maxima& maxima) const {
         if constexpr (PART < (TILE_KEYS - CUT) / VALUE_ROW) {
             wait_for_products<PARTS - 1 - PART>();
-            maxima.include(scores, PART * VALUE_ROW, (PART + 1) * VALUE_ROW, -start);
+            include_present(maxima, scores, PART * VALUE_ROW, (PART + 1) * VALUE_ROW, -start);
             include_parts<PART + 1>(scores, maxima);
         }
     }

@@ -26,9 +26,9 @@ pub struct Specialisation {
     pub key_blocks: bool,
     /// Whether V's scale changes along the keys.
     pub value_blocks: bool,
-    /// Whether the log-sum-exp is written.
+    /// Whether the log-sum-exp is written; not every kernel compiles it in.
     pub lse: bool,
-    /// Whether means were taken from V.
+    /// Whether means were taken from V; not every kernel compiles it in.
     pub centred: bool,
     /// Whether one block writes its intermediate tiles to memory, which the ladder can do.
     pub dump: bool,
@@ -53,18 +53,17 @@ impl Specialisation {
         }
     }
 
-    /// Whether a kernel that was prepared for these can take tensors that need `other`, whatever is dumped.
+    /// Whether a kernel that was prepared for these can take tensors that need `other`, whatever is dumped. Whether V is
+    /// centred is for kernels to ask that compile it in.
     pub(super) fn check_same(&self, other: Specialisation) -> Result<()> {
-        if (Specialisation { dump: self.dump, ..other }) == *self {
+        if (Specialisation { dump: self.dump, centred: self.centred, ..other }) == *self {
             return Ok(());
         }
-        let (name, reason) = match other.centred == self.centred {
-            true => ("scales", "their granularity is another than that of the tensors the kernel was prepared for"),
-            false => {
-                ("v", "the kernel was prepared for V with its means taken from it, or for V without: not for both")
-            }
-        };
-        Err(Error::invalid(name, reason, "prepare the kernel for these tensors"))
+        Err(Error::invalid(
+            "scales",
+            "their granularity is another than that of the tensors the kernel was prepared for",
+            "prepare the kernel for these tensors",
+        ))
     }
 
     /// The program for these knobs.
