@@ -80,8 +80,7 @@ impl QuantizerGroup {
 }
 
 /// What is meant by the bytes of a job.
-pub const BYTES_MEANT: &str = "bytes: what must move at least, values read once and codes written once; the quantiser \
-     reads the values twice, three times where it centres, as far as they are not in the cache by then";
+pub const BYTES_MEANT: &str = "bytes: what must move at least, values read once and codes written once";
 
 /// Times every job for K and V of this shape. `progress` is told how far it is.
 pub fn measure(shape: &NamedShape, method: &Method, progress: &mut dyn Progress) -> Result<QuantizerGroup> {

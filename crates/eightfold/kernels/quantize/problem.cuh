@@ -1,8 +1,8 @@
 // What the kernels of this folder are given, and how they cut it.
 //
-// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), HEAD_DIM, ROWS (rows of a block that does not transpose), FORMAT_E5M2,
-// TRANSPOSED (whether codes are written as rows of keys), EXCHANGED (whether position 4q + 2h + e of every 16 keys of
-// such a row holds key 8h + 2q + e), CENTERED (whether each channel's mean over the rows is subtracted).
+// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), HEAD_DIM, FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of
+// keys), EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e), CENTERED
+// (whether each channel's mean over the rows is subtracted).
 #pragma once
 
 #ifndef ELEMENT
@@ -23,26 +23,23 @@ struct Quantize {
     int scale_head_stride;  // index of a scale = (batch * heads + head) * scale_head_stride + row / scale_rows
     int scale_rows;
     int heads, len;
-    int blocks_per_head;  // of this launch
+    int blocks_per_head;  // of this launch, or clusters
     float largest_code;   // what the largest magnitude of a scale becomes
+    int block_rows;       // rows of each block of a cluster
 };
-static_assert(sizeof(Quantize) == 112, "the host passes 112 bytes");
+static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
 
-constexpr int THREADS = 256;
 constexpr int BYTES = ELEMENT == 0 ? 4 : 2;  // of a value
 constexpr int VECTOR = 16 / BYTES;           // values of a load
 constexpr int ROW_VECTORS = HEAD_DIM / VECTOR;
-constexpr int LOADS = 8;      // of a thread, in flight at a time
-constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
-constexpr int LINE = 16;      // lines of codes are padded to a multiple of this many bytes
+constexpr int LINE = 16;  // lines of codes are padded to a multiple of this many bytes
 static_assert(HEAD_DIM % 8 == 0, "a row is made of whole vectors");
-static_assert(ROWS >= 1 && ROWS <= THREADS, "every row of a block has a thread that finds its scale");
 
-// Where a block works.
+// Where a block or a cluster works.
 struct Place {
     int batch, head;
     int head_index;  // batch * heads + head
-    int part;        // which of the head's blocks
+    int part;        // which of the head's blocks or clusters
 };
 
 __device__ inline Place place(const Quantize& problem, unsigned block) {

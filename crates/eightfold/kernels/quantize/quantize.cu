@@ -1,23 +1,18 @@
 // f32, f16 or bf16 → FP8 codes and scales, in two launches: the largest magnitude of everything that shares a scale,
 // then the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the host's
 // quantiser does, and what is added is added in its order, so that the bits are the same.
+//
+// Macros: those of problem.cuh, and ROWS, the rows of a block that does not transpose.
 
 #include "quantize/problem.cuh"
 #include "quantize/quotient.cuh"
+#include "quantize/rows.cuh"
+#include "quantize/turn.cuh"
 #include "quantize/values.cuh"
 
-// A vector of a block's rows.
-struct Cell {
-    int row, channel;
-};
-
-// The vectors of a thread, one after the other. Mostly they are of the same channels, which saves arithmetic.
-__device__ inline Cell cell(int number) {
-    constexpr bool SAME_CHANNELS = THREADS % ROW_VECTORS == 0;
-    const unsigned index = threadIdx.x + (SAME_CHANNELS ? 0 : number * THREADS);
-    const int rows_above = SAME_CHANNELS ? number * (THREADS / ROW_VECTORS) : 0;
-    return {static_cast<int>(index / ROW_VECTORS) + rows_above, static_cast<int>(index % ROW_VECTORS * VECTOR)};
-}
+constexpr int THREADS = 256;
+constexpr int LOADS = 8;  // of a thread, in flight at a time
+static_assert(ROWS >= 1 && ROWS <= THREADS, "every row of a block has a thread that finds its scale");
 
 // How many vectors a thread has, some of them perhaps beyond the rows.
 constexpr int CELLS = (ROWS * ROW_VECTORS + THREADS - 1) / THREADS;
@@ -40,13 +35,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_magnitudes(const 
         uint4 words[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell(first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             words[i] = make_uint4(0, 0, 0, 0);
             if (row < rows) words[i] = load(address(problem, values, row, channel));
         }
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell(first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             unsigned magnitude = largest_magnitude(problem, at, channel, words[i]);
             if (CENTERED && row >= rows) magnitude = 0;
             largest = max(largest, magnitude);
@@ -88,18 +83,9 @@ __device__ inline void find_divisors(const Quantize& problem, const Place& at, i
 
 #if TRANSPOSED
 
-constexpr int KEYS = 128;                       // rows of a block: what it writes of a channel is a cache line
-constexpr int CHANNELS = 64;                    // channels of a block: so is what it reads of a row of 16-bit values
-constexpr int GROUPS = KEYS / LINE;             // of 16 keys, one for each warp
+constexpr int CHANNELS = 64;                    // of a block: what it reads of a row of 16-bit values is a cache line
 constexpr int SLOTS = CHANNELS / (8 * VECTOR);  // times that eight lanes side by side read of a row
 static_assert(GROUPS == THREADS / 32, "every warp takes a group of keys");
-
-// The word of shared memory for keys 4q … 4q + 3 of a group. Groups change places with the channel, so that neither
-// eight lanes that write the same group of VECTOR-distant channels nor eight that read the groups of a channel meet in
-// a bank.
-__device__ inline int word_of(int channel, int group) {
-    return channel * (KEYS / 4) + (group ^ (channel / VECTOR % GROUPS)) * (LINE / 4);
-}
 
 // Second launch, transposed. A lane takes the four keys that make up a word of a line of codes, several channels of
 // each, and packs the words; in shared memory they meet their neighbours, and are written as lines of keys; what pads a
@@ -119,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
     uint4 words[SLOTS][4];
     int key[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) key[i] = group * LINE + (EXCHANGED ? 8 * (i / 2) + 2 * quad + i % 2 : 4 * quad + i);
+    for (int i = 0; i < 4; ++i) key[i] = group * LINE + key_of_word(quad, i);
 #pragma unroll
     for (int slot = 0; slot < SLOTS; ++slot) {
         const int channel = first_channel + (slot * 8 + threadIdx.x % 8) * VECTOR;
@@ -147,14 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
             vectors[i] = centered(problem, at, first_channel + column, words[slot][i]);
             if (CENTERED && key[i] >= rows) vectors[i] = Vector{};
         }
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) {
-            float quotients[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) quotients[i] = quotient(vectors[i].values[j], by[i]);
-            tile[word_of(column + j, group) + quad] =
-                encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
-        }
+        turn(tile, column, group, quad, vectors, by);
     }
     __syncthreads();
 
@@ -167,31 +146,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
         const int column = first + threadIdx.x / GROUPS;
         if (first_channel + column >= HEAD_DIM) break;
         unsigned char* line = lines + static_cast<long long>(column) * problem.code_line_stride;
-        *reinterpret_cast<uint4*>(line + written * LINE) =
-            *reinterpret_cast<const uint4*>(tile + word_of(column, written));
+        store_group(line, tile, column, written);
     }
 }
 
 #else
 
-// The codes of a vector, the first in the lowest byte.
-__device__ inline void store(unsigned char* target, const Vector& vector, const Divisor& by) {
-    unsigned words[VECTOR / 4];
-#pragma unroll
-    for (int i = 0; i < VECTOR / 4; ++i) {
-        float quotients[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) quotients[j] = quotient(vector.values[4 * i + j], by);
-        words[i] = encode(quotients[0], quotients[1]) | encode(quotients[2], quotients[3]) << 16;
-    }
-    if constexpr (VECTOR == 4) {
-        *reinterpret_cast<unsigned*>(target) = words[0];
-    } else {
-        *reinterpret_cast<uint2*>(target) = make_uint2(words[0], words[1]);
-    }
-}
-
-// Second launch. A block encodes ROWS rows; where a row of channels is padded, its last thread writes the zeros.
+// Second launch. A block encodes ROWS rows.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __grid_constant__ Quantize problem) {
     __shared__ Divisor divisors[ROWS];
     const Place at = place_from_the_end(problem);
@@ -203,20 +164,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
         uint4 words[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell(first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             words[i] = make_uint4(0, 0, 0, 0);
             if (row < rows) words[i] = load_last(address(problem, values, row, channel));
         }
         if (first == 0) find_divisors(problem, at, first_row, rows, true, divisors);
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell(first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             if (row >= rows) break;
             unsigned char* line = lines + static_cast<long long>(row) * problem.code_line_stride;
-            store(line + channel, centered(problem, at, channel, words[i]), divisors[row]);
-            if (HEAD_DIM % LINE != 0 && channel + VECTOR == HEAD_DIM) {
-                *reinterpret_cast<uint2*>(line + HEAD_DIM) = make_uint2(0, 0);
-            }
+            store(line, channel, centered(problem, at, channel, words[i]), divisors[row]);
         }
     }
 }
@@ -224,6 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
 #endif
 
 #if CENTERED
+
+constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
 
 // Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid_constant__ Quantize problem) {

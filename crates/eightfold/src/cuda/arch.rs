@@ -33,6 +33,11 @@ impl Arch {
         }
     }
 
+    /// Whether blocks can be launched in clusters, which reach each other's shared memory.
+    pub fn has_clusters(self) -> bool {
+        matches!(self, Arch::Sm90 | Arch::Sm90a)
+    }
+
     /// The most shared memory, static and dynamic together, that one block can have.
     pub fn max_shared_bytes(self) -> usize {
         match self {

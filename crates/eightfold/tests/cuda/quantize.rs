@@ -36,10 +36,17 @@ fn values(dims: Dims, layout: Layout) -> Vec<f32> {
     values
 }
 
-fn assert_same<T: Number>(device: &Device, stream: &Stream, values: &[T], dims: Dims, from: Layout) {
+fn assert_same<T: Number>(
+    device: &Device,
+    stream: &Stream,
+    values: &[T],
+    dims: Dims,
+    from: Layout,
+    granularities: &[Granularity],
+) {
     let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
     for format in FORMATS {
-        for granularity in granularities(dims.len) {
+        for granularity in granularities.iter().copied() {
             for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::BhdsExchanged] {
                 let quantized = quantize(stream, &on_device, format, granularity, to).unwrap();
                 assert_eq!(quantized.check(stream), Ok(()));
@@ -70,12 +77,90 @@ fn the_bits_are_those_of_the_host() {
     {
         let dims = Dims { batch, heads, len, head_dim };
         for from in [Layout::Bhsd, Layout::Bshd] {
-            let values = values(dims, from);
-            assert_same(&device, &stream, &values, dims, from);
-            let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
-            assert_same(&device, &stream, &halves, dims, from);
-            let brains: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-            assert_same(&device, &stream, &brains, dims, from);
+            assert_every_number_same(&device, &stream, dims, from, &granularities(len));
+        }
+    }
+}
+
+fn assert_every_number_same(device: &Device, stream: &Stream, dims: Dims, from: Layout, granularities: &[Granularity]) {
+    let values = values(dims, from);
+    assert_same(device, stream, &values, dims, from, granularities);
+    let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+    assert_same(device, stream, &halves, dims, from, granularities);
+    let brains: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+    assert_same(device, stream, &brains, dims, from, granularities);
+}
+
+/// Heads for clusters of 2, 4, 8 and 16 blocks, of which some end early and some have no rows at all; the last is too
+/// long for any cluster of 16-bit values, and the one before for 32-bit values.
+#[test]
+fn the_bits_of_clusters_are_those_of_the_host() {
+    let Some((device, stream)) = device() else { return };
+    for (heads, len, head_dim) in
+        [(2, 257, 128), (2, 700, 72), (2, 1030, 128), (1, 2100, 128), (1, 4100, 128), (1, 8200, 128)]
+    {
+        let dims = Dims { batch: 1, heads, len, head_dim };
+        let granularities = [Granularity::Head, Granularity::Block { rows: 160 }, Granularity::Block { rows: 1000 }];
+        for from in [Layout::Bhsd, Layout::Bshd] {
+            assert_every_number_same(&device, &stream, dims, from, &granularities);
+        }
+    }
+}
+
+/// The largest value in every block of a cluster in turn: each must learn of it from the others.
+#[test]
+fn every_block_of_a_cluster_is_heard() {
+    let Some((device, stream)) = device() else { return };
+    let dims = Dims { batch: 1, heads: 1, len: 4096, head_dim: 128 };
+    let small: Vec<f32> = gaussian(dims.count(), 8);
+    for row in (0..dims.len).step_by(255) {
+        let mut values: Vec<bf16> = small.iter().map(|value| bf16::from_f32(*value)).collect();
+        values[row * dims.head_dim + row % dims.head_dim] = bf16::from_f32(-1000.0);
+        let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+        let quantized = quantize(&stream, &on_device, Fp8Format::E4m3, Granularity::Head, Layout::Bhsd).unwrap();
+        let expected = Quantizer::new(Fp8Format::E4m3).quantize(&values, dims, Layout::Bhsd).unwrap();
+        assert_bits(&quantized.tensor().download(&stream).unwrap(), &expected, &format!("the largest in row {row}"));
+    }
+}
+
+#[test]
+fn values_are_read_once_where_they_fit() {
+    let Some((device, stream)) = device() else { return };
+    let kernels = |len: usize, granularity, layout| {
+        let dims = Dims { batch: 1, heads: 2, len, head_dim: 128 };
+        let values = vec![bf16::ONE; dims.count()];
+        let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+        DeviceQuantizer::new(&device, &values, Fp8Format::E4m3, granularity, layout).unwrap().kernels()
+    };
+    let once = if device.arch().has_clusters() { 1 } else { 2 };
+    for layout in [Layout::Bhsd, Layout::BhdsExchanged] {
+        for len in [1, 131, 4096] {
+            assert_eq!(kernels(len, Granularity::Head, layout), once, "{len} {layout}");
+        }
+        assert_eq!(kernels(300, Granularity::Block { rows: 128 }, layout), once);
+        assert_eq!(kernels(300, Granularity::Block { rows: 1 }, layout), 2);
+        assert_eq!(kernels(300, Granularity::Tensor, layout), 2);
+        assert_eq!(kernels(8200, Granularity::Head, layout), 2);
+    }
+}
+
+#[test]
+fn a_launch_can_be_recorded() {
+    let Some((device, stream)) = device() else { return };
+    for len in [1030, 8200] {
+        let dims = Dims { batch: 1, heads: 2, len, head_dim: 128 };
+        let values: Vec<bf16> = gaussian(dims.count(), 9).into_iter().map(bf16::from_f32).collect();
+        let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+        let quantizer =
+            DeviceQuantizer::new(&device, &on_device, Fp8Format::E4m3, Granularity::Head, Layout::Bhsd).unwrap();
+        let mut quantized = quantizer.allocate().unwrap();
+        let graph = stream.capture(&mut || quantizer.launch(&stream, &on_device, &mut quantized)).unwrap();
+        let expected = Quantizer::new(Fp8Format::E4m3).quantize(&values, dims, Layout::Bhsd).unwrap();
+        for round in 0..2 {
+            quantized.poison(&stream).unwrap();
+            graph.launch(&stream).unwrap();
+            let got = quantized.tensor().download(&stream).unwrap();
+            assert_bits(&got, &expected, &format!("{dims}, recorded, round {round}"));
         }
     }
 }
@@ -162,10 +247,16 @@ fn the_padding_of_transposed_codes_is_zero() {
     let Some((device, stream)) = device() else { return };
     let dims = Dims { batch: 1, heads: 2, len: 21, head_dim: 64 };
     let values = DeviceValues::upload(&device, &stream, &gaussian(dims.count(), 5), dims, Layout::Bhsd).unwrap();
-    let quantizer =
-        DeviceQuantizer::centered(&device, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
+    for make in [DeviceQuantizer::new, DeviceQuantizer::centered] {
+        let quantizer = make(&device, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
+        assert_padding(&device, &stream, dims, &values, &quantizer);
+    }
+}
+
+fn assert_padding(device: &Device, stream: &Stream, dims: Dims, values: &DeviceValues, quantizer: &DeviceQuantizer) {
     let mut quantized = quantizer.allocate().unwrap();
-    quantizer.launch(&stream, &values, &mut quantized).unwrap();
+    quantized.poison(stream).unwrap();
+    quantizer.launch(stream, values, &mut quantized).unwrap();
     // The same memory, seen as a tensor whose keys include the padding.
     let padded = Dims { len: 32, ..dims };
     let raw = eightfold::cuda::tensor::RawTensor {
@@ -181,8 +272,8 @@ fn the_padding_of_transposed_codes_is_zero() {
         largest_code: None,
     };
     // SAFETY: the memory is that of `quantized`, which lives longer.
-    let seen = unsafe { eightfold::cuda::tensor::DeviceTensor::from_raw(&device, raw) }.unwrap();
-    let codes = seen.download(&stream).unwrap();
+    let seen = unsafe { eightfold::cuda::tensor::DeviceTensor::from_raw(device, raw) }.unwrap();
+    let codes = seen.download(stream).unwrap();
     for line in codes.codes().chunks(32) {
         assert_eq!(line[21..], [0; 11]);
     }
@@ -229,9 +320,14 @@ fn values_that_are_not_finite_are_found() {
         let mut values = gaussian(dims.count(), 7);
         values[Layout::Bhsd.strides(dims).row_offset(1, 0, 70) + 3] = bad;
         let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
-        let granularity = Granularity::Block { rows: 64 };
-        let quantized = quantize(&stream, &values, Fp8Format::E4m3, granularity, Layout::Bhsd).unwrap();
-        let error = quantized.check(&stream).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("values: {word} in batch 1, head 0, rows 64 to 99; ")), "{error}");
+        for (granularity, place) in [
+            (Granularity::Block { rows: 64 }, "in batch 1, head 0, rows 64 to 99"),
+            (Granularity::Head, "in batch 1, head 0"),
+            (Granularity::Tensor, "somewhere"),
+        ] {
+            let quantized = quantize(&stream, &values, Fp8Format::E4m3, granularity, Layout::Bhsd).unwrap();
+            let error = quantized.check(&stream).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("values: {word} {place}; ")), "{error}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::cuda::compile::Cubin;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchConfig, CUmodule,
+    CUlaunchAttributeValue_union__bindgen_ty_1, CUlaunchConfig, CUmodule, CUstream,
 };
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -90,6 +90,26 @@ impl Function {
         Ok(usize::try_from(blocks).unwrap_or(0))
     }
 
+    /// Lets launches ask for clusters of up to 16 blocks. Up to 8 every device that has clusters allows, beyond them not
+    /// every device does: [`Function::clusters_at_a_time`] tells.
+    pub(crate) fn allow_large_clusters(&self) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        // SAFETY: the function is of a loaded module.
+        self.module.context.call("cuFuncSetAttribute", || unsafe { sys::cuFuncSetAttribute(self.raw, attribute, 1) })
+    }
+
+    /// How many clusters of so many blocks the device can hold at a time.
+    pub(crate) fn clusters_at_a_time(&self, grid: Grid, cluster: u32) -> Result<usize> {
+        let mut attributes = [cluster_attribute(cluster)];
+        let config = config(grid, ptr::null_mut(), &mut attributes);
+        let mut clusters = 0;
+        self.module.context.call("cuOccupancyMaxActiveClusters", || {
+            // SAFETY: the function is of a loaded module; the attributes and `clusters` outlive the call.
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config) }
+        })?;
+        Ok(usize::try_from(clusters).unwrap_or(0))
+    }
+
     /// Puts a launch with one argument, passed by value, into the stream.
     ///
     /// # Safety
@@ -115,6 +135,22 @@ impl Function {
         unsafe { self.launch_with(stream, grid, argument, &mut attributes) }
     }
 
+    /// The same, but so many blocks one after the other start together and can reach each other's shared memory. The
+    /// blocks must be a multiple of them.
+    ///
+    /// # Safety
+    /// As for [`Function::launch`].
+    pub(crate) unsafe fn launch_in_clusters<T: Copy>(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        cluster: u32,
+        argument: &T,
+    ) -> Result<()> {
+        // SAFETY: the caller's word; a kernel that knows of no clusters can be launched in them.
+        unsafe { self.launch_with(stream, grid, argument, &mut [cluster_attribute(cluster)]) }
+    }
+
     /// # Safety
     /// As for [`Function::launch`], and the kernel must do what the attributes ask of it.
     unsafe fn launch_with<T: Copy>(
@@ -137,23 +173,38 @@ impl Function {
             ));
         }
         let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-        let config = CUlaunchConfig {
-            gridDimX: grid.blocks,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: u32::try_from(grid.dynamic_shared_bytes).unwrap_or(u32::MAX),
-            hStream: stream.raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
-        };
+        let config = config(grid, stream.raw(), attributes);
         context.call("cuLaunchKernelEx", || {
             // SAFETY: function, stream and attributes are alive; the argument is copied during the call, by the
             // caller's word as large as the kernel's one parameter.
             unsafe { sys::cuLaunchKernelEx(&config, self.raw, parameters.as_mut_ptr(), ptr::null_mut()) }
         })
+    }
+}
+
+/// The attributes must live as long as it is used.
+fn config(grid: Grid, stream: CUstream, attributes: &mut [CUlaunchAttribute]) -> CUlaunchConfig {
+    CUlaunchConfig {
+        gridDimX: grid.blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: u32::try_from(grid.dynamic_shared_bytes).unwrap_or(u32::MAX),
+        hStream: stream,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: attributes.len() as u32,
+    }
+}
+
+fn cluster_attribute(blocks: u32) -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue {
+            clusterDim: CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 },
+        },
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is passed to the kernels of `kernels/quantize/quantize.cu`, and how they are cut into blocks.
+//! What is passed to the kernels of `kernels/quantize/`, and how those of `quantize.cu` are cut into blocks.
 
 use super::values::ValueFormat;
 use crate::cuda::counts::size;
@@ -12,8 +12,11 @@ pub(super) const THREADS: u32 = 256;
 /// Loads of 16 bytes that a thread has in flight; `LOADS` of the device code.
 const LOADS: usize = 8;
 
-/// Rows and channels of a block that transposes; `KEYS` and `CHANNELS` of the device code.
-const TURNED: (usize, usize) = (128, 64);
+/// Keys of a tile that is turned; `KEYS` of the device code.
+pub(super) const TURNED_KEYS: usize = 128;
+
+/// Channels of a block that transposes; `CHANNELS` of the device code.
+const TURNED_CHANNELS: usize = 64;
 
 /// The struct of the same name in the device code, field by field.
 #[repr(C)]
@@ -37,6 +40,7 @@ pub(super) struct Quantize {
     pub(super) len: i32,
     pub(super) blocks_per_head: i32,
     pub(super) largest_code: f32,
+    pub(super) block_rows: i32,
 }
 
 /// Blocks of a launch.
@@ -47,7 +51,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    fn new(dims: Dims, per_head: usize) -> Result<Blocks> {
+    pub(super) fn new(dims: Dims, per_head: usize) -> Result<Blocks> {
         let all = per_head.saturating_mul(dims.batch * dims.heads);
         Ok(Blocks { all: size("blocks of the quantiser", all)?.unsigned_abs(), per_head: size("len", per_head)? })
     }
@@ -88,14 +92,16 @@ impl Cut {
         size("len", dims.len.saturating_add(threads))?;
         size("head_dim", dims.head_dim.saturating_mul(threads))?;
         let magnitudes = Blocks::new(dims, dims.len.div_ceil(rows))?;
-        let (keys, channels) = TURNED;
         Ok(Cut {
             rows,
             sums: Blocks::new(dims, (dims.len.div_ceil(ROWS_PER_SUM) * row_vectors).div_ceil(threads))?,
             means: Blocks::new(dims, dims.head_dim.div_ceil(threads))?,
             magnitudes,
             codes: match layout.is_transposed() {
-                true => Blocks::new(dims, dims.len.div_ceil(keys) * dims.head_dim.div_ceil(channels))?,
+                true => {
+                    let key_tiles = dims.len.div_ceil(TURNED_KEYS);
+                    Blocks::new(dims, key_tiles * dims.head_dim.div_ceil(TURNED_CHANNELS))?
+                }
                 false => magnitudes,
             },
         })
@@ -115,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_device_code() {
-        assert_eq!((size_of::<Quantize>(), align_of::<Quantize>()), (112, 8));
+        assert_eq!((size_of::<Quantize>(), align_of::<Quantize>()), (120, 8));
         assert_eq!(offset_of!(Quantize, codes), 24);
         assert_eq!(offset_of!(Quantize, scales), 56);
         assert_eq!(offset_of!(Quantize, means), 72);
@@ -123,6 +129,7 @@ mod tests {
         assert_eq!(offset_of!(Quantize, heads), 96);
         assert_eq!(offset_of!(Quantize, blocks_per_head), 104);
         assert_eq!(offset_of!(Quantize, largest_code), 108);
+        assert_eq!(offset_of!(Quantize, block_rows), 112);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! [`Quantizer`](crate::quantize::Quantizer) makes, centred or not.
 
 mod argument;
+mod fused;
 #[cfg(test)]
 mod quotient;
 mod values;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::quantize::{ROWS_PER_SUM, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
 use argument::{Blocks, Cut, Quantize, THREADS};
+use fused::Fused;
 use std::sync::Arc;
 
 /// A tensor that was quantised on the device, with what it takes to find out whether all went well.
@@ -33,16 +35,23 @@ pub struct Quantized {
 #[derive(Debug)]
 pub struct DeviceQuantizer {
     device: Device,
-    kernels: Arc<Kernel>,
-    magnitudes: Function,
-    centring: Option<Centring>,
+    way: Way,
     dims: Dims,
     values: ValueFormat,
     format: Fp8Format,
     granularity: Granularity,
     layout: Layout,
-    cut: Cut,
     largest_code: f32,
+}
+
+/// How the work is done.
+#[derive(Debug)]
+enum Way {
+    /// One launch that reads every value once, where everything that shares a scale fits the blocks of a cluster.
+    Fused { kernel: Arc<Kernel>, fused: Fused },
+    /// One launch for the largest magnitudes and one for the codes, both of which read the values; and where it is
+    /// centred, two before them.
+    Steps { codes: Arc<Kernel>, magnitudes: Function, centring: Option<Centring>, cut: Cut },
 }
 
 /// What finds the means.
@@ -102,26 +111,35 @@ impl DeviceQuantizer {
         centered: bool,
     ) -> Result<Self> {
         let dims = values.dims();
+        let kind = Kind { head_dim: dims.head_dim, values: values.format(), format, layout, centered };
         let cut = Cut::new(dims, values.format(), granularity, layout)?;
-        let program = program(dims.head_dim, cut.rows, values.format(), format, layout, centered);
-        let kernels = Kernel::get(device, &program, device.arch())?;
-        let centring = || {
-            let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| kernels.other_function(name));
-            Ok::<_, Error>(Centring { sums: sums?, means: means? })
-        };
+        let may_fuse = !centered && device.arch().has_clusters();
+        let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout)).flatten();
+        let fused = fused.map(|fused| Way::fused(device, kind, fused)).transpose()?.flatten();
         Ok(DeviceQuantizer {
             device: device.clone(),
-            magnitudes: kernels.other_function("quantize_magnitudes")?,
-            centring: centered.then(centring).transpose()?,
-            kernels,
+            way: fused.map_or_else(|| Way::steps(device, kind, cut), Ok)?,
             dims,
             values: values.format(),
             format,
             granularity,
             layout,
-            cut,
             largest_code: format.max(),
         })
+    }
+
+    /// How many kernels a launch puts into the stream: 1 where every value is read once, else 2, and 4 where it is
+    /// centred.
+    pub fn kernels(&self) -> usize {
+        match &self.way {
+            Way::Fused { .. } => 1,
+            Way::Steps { centring: None, .. } => 2,
+            Way::Steps { centring: Some(_), .. } => 4,
+        }
+    }
+
+    fn is_centered(&self) -> bool {
+        matches!(self.way, Way::Steps { centring: Some(_), .. })
     }
 
     /// The same with larger scales, so that no code stands for more than this; it must be a value of the format. Set it
@@ -140,13 +158,13 @@ impl DeviceQuantizer {
         let tensor =
             DeviceTensor::from_parts(self.dims, self.format, self.granularity, lines, codes, scales, self.largest_code);
         let Dims { batch, heads, len, head_dim } = self.dims;
-        let (means, sums) = match self.centring {
-            Some(_) => {
+        let (means, sums) = match self.is_centered() {
+            true => {
                 let channels = batch * heads * head_dim;
                 let means = Memory::Owned(self.device.allocate(4 * channels)?);
                 (Some(means), Some(self.device.allocate(8 * channels * len.div_ceil(ROWS_PER_SUM))?))
             }
-            None => (None, None),
+            false => (None, None),
         };
         Ok(Quantized { tensor: tensor.with_means(means), magnitudes: self.device.allocate(4 * count)?, sums })
     }
@@ -155,19 +173,28 @@ impl DeviceQuantizer {
     /// must live until it is done.
     pub fn launch(&self, stream: &Stream, values: &DeviceValues, quantized: &mut Quantized) -> Result<()> {
         let argument = self.argument(values, quantized)?;
-        quantized.magnitudes.fill(stream, 0)?;
-        let launch = |function: &Function, blocks: Blocks| {
-            let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
-            // SAFETY: the kernels take this struct (its layout is tested), whose pointers were checked to be of this
-            // device and of the sizes that the struct says; that they live is the caller's part.
-            unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
-        };
-        if let Some(Centring { sums, means }) = &self.centring {
-            launch(sums, self.cut.sums)?;
-            launch(means, self.cut.means)?;
+        match &self.way {
+            Way::Fused { kernel, fused } => {
+                let argument = Quantize { blocks_per_head: fused.per_head, block_rows: fused.block_rows, ..argument };
+                // SAFETY: the kernel takes this struct (its layout is tested), whose pointers were checked to be of this
+                // device and of the sizes that the struct says; that they live is the caller's part.
+                unsafe { kernel.function().launch_in_clusters(stream, fused.grid(), fused.cluster, &argument) }
+            }
+            Way::Steps { codes, magnitudes, centring, cut } => {
+                quantized.magnitudes.fill(stream, 0)?;
+                let launch = |function: &Function, blocks: Blocks| {
+                    let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
+                    // SAFETY: as above.
+                    unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
+                };
+                if let Some(Centring { sums, means }) = centring {
+                    launch(sums, cut.sums)?;
+                    launch(means, cut.means)?;
+                }
+                launch(magnitudes, cut.magnitudes)?;
+                launch(codes.function(), cut.codes)
+            }
         }
-        launch(&self.magnitudes, self.cut.magnitudes)?;
-        launch(self.kernels.function(), self.cut.codes)
     }
 
     fn argument(&self, values: &DeviceValues, quantized: &Quantized) -> Result<Quantize> {
@@ -178,7 +205,7 @@ impl DeviceQuantizer {
             && tensor.format() == self.format
             && tensor.layout() == self.layout
             && tensor.granularity() == self.granularity
-            && tensor.means().is_some() == self.centring.is_some()
+            && tensor.means().is_some() == self.is_centered()
             && tensor.largest_code() == self.largest_code;
         if !is_same {
             return Err(Error::invalid(
@@ -221,6 +248,33 @@ impl DeviceQuantizer {
             len: size("len", self.dims.len)?,
             blocks_per_head: 0,
             largest_code: self.largest_code,
+            block_rows: 0,
+        })
+    }
+}
+
+impl Way {
+    /// None where the device cannot hold such a cluster, of which it is asked before anything is launched.
+    fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
+        let kernel = Kernel::get(device, &kind.fused_program(fused), device.arch())?;
+        let function = kernel.function();
+        let clusters =
+            function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid(), fused.cluster));
+        let holds = clusters.is_ok_and(|clusters| clusters > 0);
+        Ok(holds.then_some(Way::Fused { kernel, fused }))
+    }
+
+    fn steps(device: &Device, kind: Kind, cut: Cut) -> Result<Way> {
+        let codes = Kernel::get(device, &kind.program(cut.rows), device.arch())?;
+        let centring = || {
+            let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| codes.other_function(name));
+            Ok::<_, Error>(Centring { sums: sums?, means: means? })
+        };
+        Ok(Way::Steps {
+            magnitudes: codes.other_function("quantize_magnitudes")?,
+            centring: kind.centered.then(centring).transpose()?,
+            codes,
+            cut,
         })
     }
 }
@@ -267,28 +321,44 @@ fn check_magnitudes(bits: &[u32], dims: Dims, granularity: Granularity) -> Resul
     Err(Error::invalid("values", format!("{what} {place}"), "quantise finite values only"))
 }
 
-fn program(
+/// What the kernels are compiled for.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
     head_dim: usize,
-    rows: usize,
     values: ValueFormat,
     format: Fp8Format,
     layout: Layout,
     centered: bool,
-) -> Program {
-    let flag = |on: bool| u8::from(on).to_string();
-    Program {
-        file: "quantize/quantize.cu",
-        entry: "quantize_codes",
-        defines: vec![
-            ("ELEMENT", (values as u8).to_string()),
-            ("HEAD_DIM", head_dim.to_string()),
-            ("ROWS", rows.to_string()),
-            ("FORMAT_E5M2", flag(format == Fp8Format::E5m2)),
-            ("TRANSPOSED", flag(layout.is_transposed())),
-            ("EXCHANGED", flag(layout == Layout::BhdsExchanged)),
-            ("CENTERED", flag(centered)),
-        ],
-        dynamic_shared_bytes: 0,
+}
+
+impl Kind {
+    /// The launches that each do a step; `rows` are those of a block that does not transpose.
+    fn program(self, rows: usize) -> Program {
+        let defines = self.defines(("ROWS", rows));
+        Program { file: "quantize/quantize.cu", entry: "quantize_codes", defines, dynamic_shared_bytes: 0 }
+    }
+
+    /// The one launch.
+    fn fused_program(self, fused: Fused) -> Program {
+        Program {
+            file: "quantize/fused.cu",
+            entry: "quantize_fused",
+            defines: self.defines(("VECTORS", fused.vectors)),
+            dynamic_shared_bytes: fused.held_bytes(),
+        }
+    }
+
+    fn defines(self, (name, value): (&'static str, usize)) -> Vec<(&'static str, String)> {
+        let flag = |on: bool| u8::from(on).to_string();
+        vec![
+            ("ELEMENT", (self.values as u8).to_string()),
+            ("HEAD_DIM", self.head_dim.to_string()),
+            (name, value.to_string()),
+            ("FORMAT_E5M2", flag(self.format == Fp8Format::E5m2)),
+            ("TRANSPOSED", flag(self.layout.is_transposed())),
+            ("EXCHANGED", flag(self.layout == Layout::BhdsExchanged)),
+            ("CENTERED", flag(self.centered)),
+        ]
     }
 }
 
@@ -321,21 +391,37 @@ mod tests {
         );
     }
 
-    /// Every program for heads of this many channels.
-    fn programs(head_dim: usize) -> Vec<Program> {
-        let mut programs = Vec::new();
+    /// Every kind of heads of this many channels.
+    fn kinds(head_dim: usize) -> Vec<Kind> {
+        let mut kinds = Vec::new();
         for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
-            let dims = Dims { head_dim, ..DIMS };
-            let rows = Cut::new(dims, values, Granularity::Head, Layout::Bhsd).unwrap().rows;
             for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
                 for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
-                    programs.extend(
-                        [false, true].map(|centered| program(head_dim, rows, values, format, layout, centered)),
-                    );
+                    kinds.extend([false, true].map(|centered| Kind { head_dim, values, format, layout, centered }));
                 }
             }
         }
-        programs
+        kinds
+    }
+
+    fn program(kind: Kind) -> Program {
+        let dims = Dims { head_dim: kind.head_dim, ..DIMS };
+        kind.program(Cut::new(dims, kind.values, Granularity::Head, Layout::Bhsd).unwrap().rows)
+    }
+
+    fn programs(head_dim: usize) -> Vec<Program> {
+        kinds(head_dim).into_iter().map(program).collect()
+    }
+
+    /// The programs of one launch, for short heads and for long ones.
+    fn fused_programs(head_dim: usize) -> Vec<Program> {
+        let lens = [1, 4096 * 128 / head_dim];
+        let of = |kind: Kind, len| {
+            let fused = Fused::new(Dims { len, head_dim, ..DIMS }, kind.values, Granularity::Head, kind.layout)?;
+            Some(kind.fused_program(fused))
+        };
+        let plain = kinds(head_dim).into_iter().filter(|kind| !kind.centered);
+        plain.flat_map(|kind| lens.map(|len| of(kind, len))).flatten().collect()
     }
 
     /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
@@ -351,6 +437,9 @@ mod tests {
         let some = |head_dim, step| programs(head_dim).into_iter().step_by(step);
         // Heads of odd sizes have loops that the usual ones do not.
         let hopper = programs(128).into_iter().chain([8, 72, 1 << 14].into_iter().flat_map(|dim| some(dim, 11)));
+        let fused = [64, 128].into_iter().flat_map(fused_programs);
+        let odd_fused = [8, 72, 256, 320].into_iter().flat_map(|dim| fused_programs(dim).into_iter().step_by(5));
+        let hopper = hopper.chain(fused).chain(odd_fused);
         let jobs: Vec<_> = hopper.map(|program| (program, Arch::Sm90)).collect();
         let jobs = jobs.into_iter().chain(some(128, 5).map(|program| (program, Arch::Sm89))).collect::<Vec<_>>();
         jobs.into_par_iter().for_each(|(program, arch)| {
@@ -364,7 +453,10 @@ mod tests {
     fn every_kind_of_values_and_codes_is_a_program_of_its_own() {
         let all: HashSet<_> = [64, 128].into_iter().flat_map(programs).collect();
         assert_eq!(all.len(), 2 * 3 * 2 * 3 * 2);
-        let of = |layout| program(64, 128, ValueFormat::F16, Fp8Format::E4m3, layout, false);
-        assert_eq!(of(Layout::Bhsd), of(Layout::Bshd));
+        let fused: HashSet<_> = [64, 128].into_iter().flat_map(fused_programs).collect();
+        assert_eq!(fused.len(), 2 * 3 * 2 * 3 * 2);
+        let kind = kinds(64)[0];
+        assert_eq!(kind.layout, Layout::Bhsd);
+        assert_eq!(program(kind), program(Kind { layout: Layout::Bshd, ..kind }));
     }
 }

@@ -1,0 +1,176 @@
+// f32, f16 or bf16 → FP8 codes and scales in one launch that reads every value once (sm_90 and later): the blocks of a
+// cluster hold all that shares a scale, in registers and in shared memory, until they know its largest magnitude. The
+// steps round as those of quantize.cu do.
+//
+// Macros: those of problem.cuh, with CENTERED 0, and VECTORS, the vectors that a thread holds.
+
+#include "ptx/address.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/copy.cuh"
+#include "quantize/problem.cuh"
+#include "quantize/quotient.cuh"
+#include "quantize/rows.cuh"
+#include "quantize/turn.cuh"
+#include "quantize/values.cuh"
+
+// Two blocks share a multiprocessor, so that one can load while the other encodes.
+constexpr int THREADS = 512;
+constexpr int KEPT = 8;          // vectors of a thread that are in registers; the others are in shared memory
+constexpr int MOST_BLOCKS = 16;  // of a cluster
+static_assert(VECTORS >= KEPT, "a thread keeps its first vectors in registers");
+static_assert(!CENTERED, "means are found by launches of their own");
+
+#if TRANSPOSED
+constexpr int CHANNELS = 8 * VECTOR;  // of a tile: as many as eight lanes side by side read
+constexpr int CHANNEL_TILES = (HEAD_DIM + CHANNELS - 1) / CHANNELS;
+constexpr int TILE_THREADS = 32 * GROUPS;
+constexpr int TILES = THREADS / TILE_THREADS;  // that are turned at a time, four vectors of every thread
+static_assert(KEPT % 4 == 0 && VECTORS % 4 == 0, "a thread takes four keys at a time");
+
+// Which tile of the block, in rows of channels.
+__device__ inline int tile_of(int round) { return round * TILES + threadIdx.x / TILE_THREADS; }
+
+// Where the vectors of a thread are, one after the other; some are beyond the rows or the channels.
+__device__ inline Cell vector_at(int number) {
+    const int tile = tile_of(number / 4);
+    const int group = threadIdx.x % TILE_THREADS / 32;
+    return {tile / CHANNEL_TILES * KEYS + group * LINE + key_of_word(threadIdx.x % 32 / 8, number % 4),
+            tile % CHANNEL_TILES * CHANNELS + static_cast<int>(threadIdx.x % 8) * VECTOR};
+}
+#else
+__device__ inline Cell vector_at(int number) { return cell<THREADS>(number); }
+#endif
+
+// The vectors of a thread.
+struct Vectors {
+    uint4 kept[KEPT];
+    unsigned held;  // shared memory for the first of the others; the next is THREADS vectors on
+
+    __device__ unsigned held_at(int number) const { return held + (number - KEPT) * THREADS * 16; }
+    __device__ uint4 at(int number) const { return number < KEPT ? kept[number] : load_shared_16(held_at(number)); }
+};
+
+// All of a thread's loads, none of which waits for another. What is beyond the rows is zero, and so are its codes.
+__device__ inline void load_vectors(const Quantize& problem, const char* values, int rows, Vectors& vectors) {
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        const auto [row, channel] = vector_at(i);
+        const bool exists = row < rows && channel < HEAD_DIM;
+        const char* source = strides_on(values + channel * BYTES, row, problem.row_stride * BYTES);
+        if (i < KEPT) {
+            vectors.kept[i] = load_last_if(exists, source);
+        } else {
+            copy_async_16(vectors.held_at(i), source, exists ? 16 : 0);
+        }
+    }
+    commit_copies();
+}
+
+// The largest magnitude of the block's vectors, in every thread of it.
+__device__ inline unsigned largest_of_block(const Quantize& problem, const Place& at, const Vectors& vectors) {
+    __shared__ unsigned of_warps[THREADS / 32];
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (i == KEPT) wait_for_copies<0>();
+        largest = max(largest, largest_magnitude(problem, at, 0, vectors.at(i)));
+    }
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+    return __reduce_max_sync(0xffffffffu, of_warps[threadIdx.x % (THREADS / 32)]);
+}
+
+// The largest magnitude of the cluster's vectors, in every thread of it. Every block tells every other; when all have
+// arrived, none reaches into another any more, and each may end when it likes.
+__device__ inline unsigned largest_of_cluster(unsigned of_block) {
+    __shared__ unsigned of_blocks[MOST_BLOCKS];
+    const int lane = threadIdx.x % 32;
+    const bool has_block = lane < cluster_blocks();
+    if (threadIdx.x < 32) {
+        if (has_block) {
+            store_in_cluster(in_block_of_cluster(shared_address(of_blocks + cluster_rank()), lane), of_block);
+        }
+        __syncwarp();
+        arrive_at_cluster();
+    } else {
+        arrive_at_cluster_relaxed();
+    }
+    wait_for_cluster();
+    return __reduce_max_sync(0xffffffffu, has_block ? of_blocks[lane] : 0);
+}
+
+#if TRANSPOSED
+
+// A round turns TILES tiles: each is packed, and then written as lines of keys.
+__device__ inline void store_codes(const Quantize& problem, const Place& at, int first_row, int rows,
+                                   const Vectors& vectors, const Divisor& divisor) {
+    __shared__ __align__(16) unsigned tiles[TILES][CHANNELS * KEYS / 4];
+    unsigned* tile = tiles[threadIdx.x / TILE_THREADS];
+    const int thread = threadIdx.x % TILE_THREADS;
+    const Divisor by[4] = {divisor, divisor, divisor, divisor};
+#pragma unroll
+    for (int round = 0; round < VECTORS / 4; ++round) {
+        // The same for all threads of the block.
+        if (round * TILES / CHANNEL_TILES * KEYS >= rows) break;
+        Vector four[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) four[i] = widen(vectors.at(4 * round + i));
+        if (round > 0) __syncthreads();
+        turn(tile, thread % 8 * VECTOR, thread / 32, thread % 32 / 8, four, by);
+        __syncthreads();
+
+        const int first_channel = tile_of(round) % CHANNEL_TILES * CHANNELS;
+        const int first_key = tile_of(round) / CHANNEL_TILES * KEYS;
+        unsigned char* lines = codes_at(problem, at, first_channel) + first_row + first_key;
+        const int written = thread % GROUPS;
+#pragma unroll
+        for (int first = 0; first < CHANNELS; first += TILE_THREADS / GROUPS) {
+            const int column = first + thread / GROUPS;
+            // A group that starts within the row is written whole: the line is padded to a multiple of 16.
+            if (first_key + written * LINE >= rows || first_channel + column >= HEAD_DIM) continue;
+            store_group(strides_on(lines, column, problem.code_line_stride), tile, column, written);
+        }
+    }
+}
+
+#else
+
+__device__ inline void store_codes(const Quantize& problem, const Place& at, int first_row, int rows,
+                                   const Vectors& vectors, const Divisor& divisor) {
+    unsigned char* lines = codes_at(problem, at, first_row);
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        const auto [row, channel] = vector_at(i);
+        if (row >= rows) break;
+        store(strides_on(lines, row, problem.code_line_stride), channel, widen(vectors.at(i)), divisor);
+    }
+}
+
+#endif
+
+// A cluster takes the rows of a scale, and each of its blocks `block_rows` of them, the last perhaps fewer or none.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) quantize_fused(const __grid_constant__ Quantize problem) {
+    extern __shared__ uint4 held[];
+    arrive_at_cluster_relaxed();
+    const Place at = place(problem, cluster_index());
+    const int rank = cluster_rank();
+    const int scale_row = at.part * problem.scale_rows;
+    const int first_row = scale_row + rank * problem.block_rows;
+    const int end_row = scale_row + min(problem.scale_rows, problem.len - scale_row);
+    const int rows = min(problem.block_rows, end_row - first_row);
+    Vectors vectors;
+    vectors.held = shared_address(held + threadIdx.x);
+    load_vectors(problem, values_at(problem, at, first_row), rows, vectors);
+    // While the values are on their way: all blocks of the cluster have started.
+    wait_for_cluster();
+
+    const unsigned largest = largest_of_cluster(largest_of_block(problem, at, vectors));
+    const float scale = scale_for(__uint_as_float(largest), problem.largest_code);
+    if (rank == 0 && threadIdx.x == 0) {
+        const long long index = first_scale_of_head(problem, at) + at.part;
+        problem.magnitudes[index] = largest;
+        problem.scales[index] = scale;
+    }
+    store_codes(problem, at, first_row, rows, vectors, divisor(scale));
+}
