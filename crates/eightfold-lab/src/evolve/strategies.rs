@@ -111,13 +111,17 @@ fn each_budget_ends_a_search() {
 
 #[test]
 fn every_operator_and_every_kind_of_information_is_used_and_tagged() {
-    let found = search(&synthetic(), settings(Policy::Elite, 1, "150 trials"));
+    let recording = synthetic();
+    // An elite whose members are alike seldom has a crossover that was not tried: several searches.
+    let found = [1, 2, 3].map(|seed| search(&recording, settings(Policy::Elite, seed, "150 trials")));
+    let any = |holds: &dyn Fn(&Trial) -> bool| found.iter().any(|found| found.trials.iter().any(holds));
     for operator in [Operator::Sample, Operator::Crossover, Operator::Mutation] {
-        assert!(found.trials.iter().any(|trial| trial.origin.operator == operator), "{operator}");
+        assert!(any(&|trial| trial.origin.operator == operator), "{operator}");
     }
     for information in [Information::Context, Information::Solutions, Information::Insights, Information::Territory] {
-        assert!(found.trials.iter().any(|trial| trial.origin.used.contains(&information)), "{information:?}");
+        assert!(any(&|trial| trial.origin.used.contains(&information)), "{information:?}");
     }
+    let [found, ..] = found;
     let followed: usize = found.insights.iter().map(|insight| insight.followed).sum();
     let tagged = found.trials.iter().filter(|trial| trial.origin.insight.is_some()).count();
     assert!(followed > 3 && followed <= tagged, "{followed} of {tagged}");

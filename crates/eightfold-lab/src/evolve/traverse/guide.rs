@@ -21,8 +21,8 @@ pub struct Guidance {
     pub insight: Option<(String, Step)>,
 }
 
-/// Samples before anything else is tried: enough that two parents differ and some knobs have been seen to matter.
-const FIRST_SAMPLES: usize = 8;
+/// Samples before anything else is tried: on every recorded space, more of them find the best later.
+const FIRST_SAMPLES: usize = 4;
 
 /// Of later candidates, in percent: new places, crossovers, insights; the rest are plain mutations.
 const SAMPLES: u64 = 5;
