@@ -15,7 +15,8 @@
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
 #   optimisations  what each optimisation of the hopper kernel brings, beside what was predicted of it
 #   quantizer      the quantiser beside copies that move as many bytes, by shape
-#   profile        what Nsight Compute counts for every stage at mission and long, and what bounds each
+#   profile        what Nsight Compute counts for every stage, and with hopper for what the plan picks on the shapes of
+#                  flagship, both masks; what bounds each
 #   plant          ten tries each of a planted slowdown, a planted speed-up and nothing planted: does compare tell?
 #   evolve         each kernel's knobs searched for three shapes: a random survey and a guided search each, and verdicts
 #   sanitizer      memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
@@ -69,6 +70,8 @@ kernels=${KERNELS:-ladder hopper}
 every_accuracy="--accuracy fast balanced exact-exp precise"
 # No stage, but what the plan picks for few keys.
 few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,launch=dependent,keys=at-once
+# From what a launch alone takes to what only the tensor cores do, and decoding.
+flagship_shapes="small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128"
 failed=0
 
 # Runs a job, keeps all that it says, and shows how it ended and how long it took.
@@ -153,8 +156,7 @@ section_flagship() {
         local mask=()
         [ "$name" = flagship-causal ] && mask=(--causal)
         job "$name" "$eightfold" bench $every_accuracy ${mask[@]+"${mask[@]}"} --peer torch \
-            --python "$python" --out "$out/records" --shape small mission mission_b2 long 4,16,4096,64 2,16,2048,128 \
-            4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128 || troubles "$name"
+            --python "$python" --out "$out/records" --shape $flagship_shapes || troubles "$name"
         cut -c1-160 "$out/log/$name.txt"
     done
 }
@@ -176,13 +178,23 @@ section_quantizer() {
 }
 
 section_profile() {
-    local kernel shapes
+    local kernel shapes mask
     for kernel in $kernels; do
         shapes="mission long"
         [ "$kernel" = hopper ] && shapes="long 4,16,4096,64 4,16,4096,128"
         job "profile-$kernel" "$eightfold" profile --kernel "$kernel" --shape $shapes --out "$out/records" ||
             troubles "profile-$kernel"
         cut -c1-200 "$out/log/profile-$kernel.txt"
+    done
+    case " $kernels " in
+    *" hopper "*) ;;
+    *) return ;;
+    esac
+    # With the inputs where they are when launches are timed.
+    for mask in "" --causal; do
+        job "profile-plan$mask" "$eightfold" profile --cache hot $mask --shape $flagship_shapes --out "$out/records" ||
+            troubles "profile-plan$mask"
+        cut -c1-200 "$out/log/profile-plan$mask.txt"
     done
 }
 

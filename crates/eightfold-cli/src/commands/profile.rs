@@ -1,14 +1,16 @@
 //! `eightfold profile`: what Nsight Compute counts for chosen variants, what that says bounds them, and the profile gate.
 
 use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{ShapeArguments, TimedOutputArguments, VariantArguments};
+use super::selection::{CacheArgument, ShapeArguments, TimedOutputArguments, VariantArguments};
 use super::tools;
 use crate::Verdict;
 use crate::output::{self, profile_difference, profile_table};
 use crate::progress::Bar;
 use clap::Args;
+use eightfold::cuda::Config;
 use eightfold::{Error, Plan, Problem, Result};
 use eightfold_lab::examine::Candidate;
+use eightfold_lab::measure::Cache;
 use eightfold_lab::profile::{self, Ncu, Target};
 use eightfold_lab::progress::Progress;
 use eightfold_lab::record::Kind;
@@ -25,18 +27,21 @@ pub struct Arguments {
     shapes: ShapeArguments,
     #[command(flatten)]
     output: TimedOutputArguments,
+    /// Where the inputs are when the launch begins: in the caches, as where launches are timed, or in memory
+    #[arg(long, value_enum, default_value_t = CacheArgument::Cold)]
+    cache: CacheArgument,
     /// Nsight Compute's ncu [default: what doctor finds]
     #[arg(long, value_name = "PATH")]
     ncu: Option<PathBuf>,
     /// Profile nothing, but show how two profiles differ: records of this command, as RECORD or RECORD#STAGE
-    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "output", "ncu"])]
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "output", "cache", "ncu"])]
     diff: Option<Vec<String>>,
     #[command(flatten)]
     record: RecordArguments,
 }
 
 /// A shape's name, its problem, and who computes it.
-type Job = (String, Problem, Vec<Candidate>);
+type Job = (String, Problem, Vec<(String, Config)>);
 
 /// Profiles every chosen variant on every chosen shape, prints the tables, writes the record; or shows a difference.
 pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Result<Verdict> {
@@ -46,26 +51,27 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let jobs = arguments.jobs()?;
     let ncu = Ncu::open(tools::find_ncu(arguments.ncu.as_deref())?)?;
     let mut recording = Recording::open(Kind::Profile, &arguments.record)?;
-    let ended = work(&jobs, &ncu, &arguments.passed_on(nvrtc)?, &mut recording);
+    let ended = work(&jobs, &ncu, arguments.cache.into(), &arguments.passed_on(nvrtc)?, &mut recording);
     recording.finish(ended, json, |record| tables(record, profile_table::render))
 }
 
-fn work(jobs: &[Job], ncu: &Ncu, passed_on: &[OsString], recording: &mut Recording) -> Result<()> {
+fn work(jobs: &[Job], ncu: &Ncu, cache: Cache, passed_on: &[OsString], recording: &mut Recording) -> Result<()> {
     let program = std::env::current_exe()
         .map_err(|error| Error::unavailable("profiling", error.to_string(), "call eightfold by its full path"))?;
-    let total: usize = jobs.iter().map(|(_, _, candidates)| candidates.len()).sum();
+    let total: usize = jobs.iter().map(|(_, _, configs)| configs.len()).sum();
     let mut progress = Bar::new();
     let mut done = 0;
-    for (shape, problem, candidates) in jobs {
-        for candidate in candidates {
-            progress.at(done as f64 / total as f64, &format!("{shape} {problem}: profiling {}", candidate.name));
+    for (shape, problem, configs) in jobs {
+        for (name, config) in configs {
+            progress.at(done as f64 / total as f64, &format!("{shape} {problem}: profiling {name}"));
             let target = Target {
                 program: &program,
                 arguments: passed_on,
-                name: &candidate.name,
-                variant: candidate.variant,
+                name,
+                config: *config,
                 shape,
                 problem: *problem,
+                cache,
             };
             let (child, group) = ncu.profile(&target)?;
             recording.keep_profile(&child.provenance, group)?;
@@ -81,22 +87,13 @@ impl Arguments {
         let mut jobs = Vec::new();
         for shape in self.shapes.shapes()? {
             let problem = Problem::new(shape.shape)?.with_mask(self.shapes.mask());
-            let head_dim = shape.shape.head_dim;
-            let candidates = match self.variants.named(head_dim, problem.mask())? {
+            let problem = problem.with_output_format(self.output.format(true));
+            let candidates = match self.variants.named(shape.shape.head_dim, problem.mask())? {
                 Some(named) => named,
-                None => {
-                    let variant = Plan::new(&problem)?.variant();
-                    vec![Candidate { name: variant.kernel().into(), variant }]
-                }
+                None => self.variants.planned(&problem)?,
             };
-            if let Some(candidate) = candidates.iter().find(|candidate| !candidate.on_gpu()) {
-                let rule = format!("{} does not run on a GPU", candidate.name);
-                return Err(Error::invalid("variant", rule, "profile variants of the kernels ladder and hopper"));
-            }
-            for candidate in &candidates {
-                Plan::with_variant(&problem, candidate.variant)?;
-            }
-            jobs.push((shape.name, self.output.apply(problem, &candidates), candidates));
+            let configs = candidates.iter().map(|candidate| on_gpu(candidate, &problem)).collect::<Result<_>>()?;
+            jobs.push((shape.name, problem, configs));
         }
         Ok(jobs)
     }
@@ -113,6 +110,16 @@ impl Arguments {
         }
         Ok(arguments)
     }
+}
+
+/// A candidate's name and knobs; an error if it does not run on a GPU or not on this problem.
+fn on_gpu(Candidate { name, variant }: &Candidate, problem: &Problem) -> Result<(String, Config)> {
+    let Some(config) = variant.on_device() else {
+        let rule = format!("{name} does not run on a GPU");
+        return Err(Error::invalid("variant", rule, "profile variants of the kernels ladder and hopper"));
+    };
+    Plan::with_variant(problem, *variant)?;
+    Ok((name.clone(), config))
 }
 
 /// Shows how the profiles of two records differ.

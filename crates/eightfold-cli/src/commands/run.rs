@@ -41,8 +41,11 @@ pub struct Arguments {
     /// What results are written as; in f32 the kernel's own error is seen best
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputArgument::F32)]
     output: OutputArgument,
+    /// Ask for no log-sum-exp, as whatever is timed does not
+    #[arg(long)]
+    no_lse: bool,
     /// Sweep sizes that divide nothing instead: head dims 64 and 128, both masks, every format, layout and kind of scales
-    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "output"])]
+    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "output", "no_lse"])]
     odd: bool,
     #[command(flatten)]
     build: BuildArguments,
@@ -158,7 +161,7 @@ impl Arguments {
         let mask = self.shapes.mask();
         if let Some(path) = &self.inputs {
             let tensors = UserTensors::read(path, self.own.layout.into())?;
-            let problem = self.own.problem(&tensors, mask)?.with_output_format(self.output.into()).with_lse(true);
+            let problem = self.written(self.own.problem(&tensors, mask)?);
             let name = tensors.origin.clone();
             return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
         }
@@ -168,8 +171,13 @@ impl Arguments {
         self.shapes.shapes()?.into_iter().map(|shape| self.generated(shape, mask)).collect()
     }
 
+    /// The problem with what is to be written.
+    fn written(&self, problem: Problem) -> Problem {
+        problem.with_output_format(self.output.into()).with_lse(!self.no_lse)
+    }
+
     fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
-        let problem = Problem::new(shape)?.with_mask(mask).with_output_format(self.output.into()).with_lse(true);
+        let problem = self.written(Problem::new(shape)?.with_mask(mask));
         let mut cases = standard_cases(&problem, Thoroughness::Full);
         if !self.families.is_empty() || !self.seeds.is_empty() {
             let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;

@@ -99,6 +99,11 @@ impl VariantArguments {
             }
             return Ok(named);
         }
+        self.planned(problem)
+    }
+
+    /// The one variant that the plan picks, or one for each accuracy that was asked for.
+    pub fn planned(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if self.accuracy.is_empty() {
             let variant = Plan::new(problem)?.variant();
             return Ok(vec![Candidate { name: variant.kernel().into(), variant }]);
@@ -191,14 +196,19 @@ pub enum CacheArgument {
     Cold,
 }
 
+impl From<CacheArgument> for Cache {
+    fn from(cache: CacheArgument) -> Cache {
+        match cache {
+            CacheArgument::Hot => Cache::Hot,
+            CacheArgument::Cold => Cache::Cold,
+        }
+    }
+}
+
 impl MannerArguments {
     /// As the lab knows it.
     pub fn manner(self) -> Manner {
-        let cache = match self.cache {
-            CacheArgument::Hot => Cache::Hot,
-            CacheArgument::Cold => Cache::Cold,
-        };
-        Manner { cache, burst: self.burst }
+        Manner { cache: self.cache.into(), burst: self.burst }
     }
 }
 

@@ -179,6 +179,7 @@ pub fn profiled_group() -> Group {
             (Metric::TensorPipe, _) => tensor,
             (Metric::LocalInstructions, _) => 0.0,
             (Metric::Multiprocessors, _) => 132.0,
+            (Metric::AtWork | Metric::LongestAtWork, _) => 97.0,
             (_, Unit::Percent) => 100.0 - tensor,
             (_, Unit::Bytes) => 14.0 * 1024.0 * 1024.0,
             _ => ns,

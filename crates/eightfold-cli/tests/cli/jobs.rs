@@ -81,6 +81,17 @@ fn run_checks_the_families_and_seeds_that_were_named() {
 }
 
 #[test]
+fn run_asks_for_the_log_sum_exp_unless_told_not_to() {
+    for (flag, expected) in [("", true), ("--no-lse", false)] {
+        let place = Place::new();
+        place.succeed(&format!("run --shape 1,1,16,8 --families gaussian --variant cpu:baseline {flag}"));
+        let group = &record(&place).groups[0];
+        let seen = group.entries[0].cases[0].lse_max_abs.is_some();
+        assert_eq!((group.problem.lse, seen), (expected, expected));
+    }
+}
+
+#[test]
 fn run_gates_the_users_own_tensors() {
     let place = Place::new();
     place.write("wide.safetensors", &sound_tensors(&[1, 24, 2, 16]));

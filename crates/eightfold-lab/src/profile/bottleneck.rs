@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// What bounds a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bottleneck {
-    /// A part of the machine, too few blocks, or what warps wait for.
+    /// A part of the machine, the launch itself, too few blocks, uneven work, or what warps wait for.
     pub by: String,
     /// The numbers that say so.
     pub evidence: String,
@@ -20,6 +20,13 @@ pub struct Bottleneck {
 /// A part that is busy for this share of the time, in percent, is what the kernel waits for: Nsight Compute's own rule
 /// draws the line between latency and throughput there.
 const BUSY_PERCENT: f64 = 60.0;
+
+/// A launch during most of which not even the multiprocessor that is longest at work has a warp is start and end.
+const LAUNCH_SHARE: f64 = 0.5;
+
+/// Multiprocessors that have nothing to do for this share of the time that the longest is at work cost more than most of
+/// what can be tuned within a block.
+const IDLE_SHARE: f64 = 0.25;
 
 /// The parts of the machine that can be full.
 const PARTS: [Metric; 9] = [
@@ -35,8 +42,9 @@ const PARTS: [Metric; 9] = [
 ];
 
 impl Bottleneck {
-    /// Names what bounds the kernel: a part of the machine that is full; else too few blocks for the multiprocessors;
-    /// else the latency that warps wait for most. `floor` is what its arithmetic needs at least.
+    /// Names what bounds the kernel: a part of the machine that is full; else starting and ending the launch; else too few
+    /// blocks for the multiprocessors, or work that is not even among them; else the latency that warps wait for most.
+    /// `floor` is what its arithmetic needs at least.
     pub fn of(profile: &Profile, floor: Option<&str>) -> Result<Bottleneck> {
         let mut parts = Vec::new();
         for part in PARTS {
@@ -49,17 +57,28 @@ impl Bottleneck {
         let stalls: Vec<String> = profile.top_stalls(3).iter().map(|stall| in_words(profile, stall)).collect();
         let resident = profile.get(Metric::WarpsActive)?;
         let (blocks, multiprocessors) = (profile.get(Metric::Blocks)?, profile.get(Metric::Multiprocessors)?);
+        let (at_work, longest) = (profile.get(Metric::AtWork)?, profile.get(Metric::LongestAtWork)?);
+        let launch = 1.0 - longest / 100.0;
+        let idle = 1.0 - at_work / longest;
+        // Blocks that come back for more are as many as there is room for, so that fewer are all the work there is.
+        let single_wave = blocks < multiprocessors;
         let by = if percent >= BUSY_PERCENT {
             fullest.words().to_string()
-        } else if blocks < multiprocessors {
+        } else if launch >= LAUNCH_SHARE {
+            format!("starting and ending: no multiprocessor is at work for {:.0} % of the launch", 100.0 * launch)
+        } else if idle >= IDLE_SHARE && single_wave {
             format!("too few blocks: {blocks:.0} for {multiprocessors:.0} multiprocessors")
+        } else if idle >= IDLE_SHARE {
+            format!("uneven work: a multiprocessor has none for {:.0} % of the longest's time", 100.0 * idle)
         } else {
+            let latency = if single_wave { "latency of a single wave" } else { "latency" };
             let first = profile.top_stalls(1).first();
-            format!("latency: {}", first.map_or("nothing was counted", |stall| stall_words(&stall.reason)))
+            format!("{latency}: {}", first.map_or("nothing was counted", |stall| stall_words(&stall.reason)))
         };
         let floor = floor.map(|floor| format!("; {floor}")).unwrap_or_default();
         let evidence = format!(
-            "busiest: {}; {resident:.0} % of the warps resident; of its time a warp waits {}{floor}",
+            "busiest: {}; {resident:.0} % of the warps resident; multiprocessors are at work for {at_work:.0} % of the \
+             launch, the longest for {longest:.0} %; of its time a warp waits {}{floor}",
             busy.join(", "),
             stalls.join(", ")
         );
@@ -121,10 +140,17 @@ pub(crate) fn floor_words(
 mod tests {
     use super::*;
 
-    /// The parts in percent, in their order; then blocks.
-    fn profile(parts: [f64; 9], blocks: f64) -> Profile {
+    /// The parts in percent, in their order; then blocks, and for how much of the launch multiprocessors are at work, on
+    /// average and at most.
+    fn profile(parts: [f64; 9], blocks: f64, [at_work, longest]: [f64; 2]) -> Profile {
         let stall = |reason: &str, warps| Stall { reason: reason.into(), warps };
-        let rest = [(Metric::WarpsActive, 12.0), (Metric::Blocks, blocks), (Metric::Multiprocessors, 132.0)];
+        let rest = [
+            (Metric::WarpsActive, 12.0),
+            (Metric::Blocks, blocks),
+            (Metric::Multiprocessors, 132.0),
+            (Metric::AtWork, at_work),
+            (Metric::LongestAtWork, longest),
+        ];
         Profile {
             launch: "0".into(),
             kernel: "k".into(),
@@ -133,33 +159,53 @@ mod tests {
         }
     }
 
-    fn by(parts: [f64; 9], blocks: f64) -> String {
-        Bottleneck::of(&profile(parts, blocks), None).unwrap().by
+    fn by(parts: [f64; 9], blocks: f64, at_work: [f64; 2]) -> String {
+        Bottleneck::of(&profile(parts, blocks, at_work), None).unwrap().by
     }
 
     #[test]
-    fn a_full_part_goes_before_too_few_blocks_and_those_before_latency() {
-        assert_eq!(by([10.0, 75.0, 3.0, 4.0, 5.0, 6.0, 61.0, 1.0, 1.0], 64.0), "special-function units");
-        assert_eq!(by([10.0; 9], 64.0), "too few blocks: 64 for 132 multiprocessors");
-        assert_eq!(by([10.0; 9], 256.0), "latency: the fixed latency of its own last instruction");
+    fn a_full_part_goes_first_then_the_launch_then_idle_multiprocessors_then_latency() {
+        let full = [10.0, 75.0, 3.0, 4.0, 5.0, 6.0, 61.0, 1.0, 1.0];
+        assert_eq!(by(full, 64.0, [15.0, 30.0]), "special-function units");
+        let launch = "starting and ending: no multiprocessor is at work for 70 % of the launch";
+        assert_eq!(by([10.0; 9], 64.0, [15.0, 30.0]), launch);
+        assert_eq!(by([10.0; 9], 64.0, [45.0, 90.0]), "too few blocks: 64 for 132 multiprocessors");
+        let uneven = "uneven work: a multiprocessor has none for 50 % of the longest's time";
+        assert_eq!(by([10.0; 9], 132.0, [45.0, 90.0]), uneven);
+        let wait = "the fixed latency of its own last instruction";
+        assert_eq!(by([10.0; 9], 256.0, [88.0, 90.0]), format!("latency: {wait}"));
+        // Nearly every multiprocessor has its block: more of them would be a second wave.
+        assert_eq!(by([10.0; 9], 128.0, [87.0, 90.0]), format!("latency of a single wave: {wait}"));
+    }
+
+    #[test]
+    fn the_limits_themselves_count() {
+        assert_eq!(by([60.0; 9], 132.0, [90.0, 90.0]), "tensor cores");
+        assert!(by([10.0; 9], 132.0, [50.0, 50.0]).starts_with("starting and ending"));
+        assert!(by([10.0; 9], 132.0, [60.0, 80.0]).starts_with("uneven work"));
+        assert!(by([59.9; 9], 132.0, [60.1, 80.0]).starts_with("latency: "));
     }
 
     #[test]
     fn the_evidence_is_in_numbers() {
         let parts = [45.0, 30.0, 3.0, 40.0, 5.0, 6.0, 20.0, 1.0, 1.0];
-        let found = Bottleneck::of(&profile(parts, 256.0), Some("its arithmetic needs 16.0 µs of 62.0 µs")).unwrap();
+        let found =
+            Bottleneck::of(&profile(parts, 256.0, [88.0, 90.0]), Some("its arithmetic needs 16.0 µs of 62.0 µs"))
+                .unwrap();
         let expected = "busiest: tensor cores 45 %, integer and logic units 40 %, special-function units 30 %; 12 % of \
-                        the warps resident; of its time a warp waits 50 % for the fixed latency of its own last \
-                        instruction (wait), 17 % for a busy arithmetic unit (math_pipe_throttle); its arithmetic needs \
-                        16.0 µs of 62.0 µs";
+                        the warps resident; multiprocessors are at work for 88 % of the launch, the longest for 90 %; \
+                        of its time a warp waits 50 % for the fixed latency of its own last instruction (wait), 17 % \
+                        for a busy arithmetic unit (math_pipe_throttle); its arithmetic needs 16.0 µs of 62.0 µs";
         assert_eq!(found.evidence, expected);
     }
 
     #[test]
     fn what_was_not_counted_names_nothing() {
-        let mut profile = profile([1.0; 9], 1.0);
-        profile.metrics.remove(&Metric::XuPipe);
-        assert!(Bottleneck::of(&profile, None).is_err());
+        for metric in [Metric::XuPipe, Metric::AtWork] {
+            let mut profile = profile([1.0; 9], 1.0, [80.0, 90.0]);
+            profile.metrics.remove(&metric);
+            assert!(Bottleneck::of(&profile, None).is_err());
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Metric, Profile};
 use crate::gates::{Check, Gate, GateReport, Outcome};
 use crate::kernel::Kernel;
 use crate::ledger::{Ledger, StageEntry};
-use eightfold::{Mask, Result, Variant};
+use eightfold::{Mask, Problem, Result, Variant};
 
 /// The tensor cores of a kernel that is bound by computing are busy at least this much of the time, in percent.
 pub const GATE_TENSOR_LEAST_PERCENT: f64 = 50.0;
@@ -16,9 +16,11 @@ pub const GATE_DRAM_BELOW_PERCENT: f64 = 50.0;
 const TENSOR_CORES: &str = "tensor cores";
 
 /// Whether a variant claims to be bound by computing: a stage does whose entry in the ledger says that the tensor cores
-/// bound it, which needs the arithmetic beside it.
-pub fn claims_compute_bound(variant: &Variant, head_dim: usize) -> bool {
-    stage_of(variant, head_dim).and_then(|entry| entry.bound).is_some_and(|bound| bound == TENSOR_CORES)
+/// bound it, on the problem that the arithmetic beside that claim is of.
+pub fn claims_compute_bound(variant: &Variant, shape: &str, problem: &Problem) -> bool {
+    let Some(entry) = stage_of(variant, problem.shape().head_dim) else { return false };
+    let counted = problem.mask() == Mask::None && entry.floor_shape.as_deref() == Some(shape);
+    counted && entry.bound.as_deref() == Some(TENSOR_CORES)
 }
 
 /// What the ledger says about a variant that is a stage.
@@ -105,12 +107,21 @@ mod tests {
 
     #[test]
     fn a_claim_is_what_the_ledger_says_of_the_stage() {
-        for stage in Kernel::Ladder.stages(64, Mask::None) {
+        let problem = |shape: &str| Problem::new(crate::shapes::parse(shape).unwrap().shape).unwrap();
+        let claims = |variant: &Variant, shape: &str| claims_compute_bound(variant, shape, &problem(shape));
+        let mut claimed = 0;
+        for stage in [Kernel::Ladder, Kernel::Hopper].iter().flat_map(|kernel| kernel.stages(64, Mask::None)) {
             let entry = stage_of(&stage.variant, 64).unwrap();
             assert_eq!(entry.name, stage.name);
-            assert_eq!(claims_compute_bound(&stage.variant, 64), entry.bound.as_deref() == Some(TENSOR_CORES));
+            let Some(shape) = entry.floor_shape else { continue };
+            assert_eq!(claims(&stage.variant, &shape), entry.bound.as_deref() == Some(TENSOR_CORES));
+            claimed += usize::from(claims(&stage.variant, &shape));
+            // Of other problems nothing was counted, and nothing is claimed.
+            assert!(!claims(&stage.variant, "1,3,333,64"));
+            assert!(!claims_compute_bound(&stage.variant, &shape, &problem(&shape).causal()));
         }
+        assert!(claimed > 0);
         let none: Variant = "ladder:unpack,tile_keys=32".parse().unwrap();
-        assert!(stage_of(&none, 64).is_none() && !claims_compute_bound(&none, 64));
+        assert!(stage_of(&none, 64).is_none() && !claims(&none, "long"));
     }
 }

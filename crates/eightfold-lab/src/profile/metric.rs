@@ -19,6 +19,10 @@ pub enum Metric {
     L2,
     /// How busy the busiest part of the multiprocessors is.
     SmThroughput,
+    /// For how much of the launch multiprocessors have a warp, on average.
+    AtWork,
+    /// For how much of it the one has that is longest at work.
+    LongestAtWork,
     /// Warps that are resident, of those that could be.
     WarpsActive,
     /// How many of the schedulers' slots issued an instruction.
@@ -72,12 +76,14 @@ use Metric::*;
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 22] = [
+    pub const ALL: [Metric; 24] = [
         Duration,
         TensorPipe,
         Dram,
         L2,
         SmThroughput,
+        AtWork,
+        LongestAtWork,
         WarpsActive,
         IssueSlots,
         XuPipe,
@@ -105,6 +111,8 @@ impl Metric {
             Dram => "dram__throughput.avg.pct_of_peak_sustained_elapsed",
             L2 => "lts__throughput.avg.pct_of_peak_sustained_elapsed",
             SmThroughput => "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            AtWork => "sm__cycles_active.avg.pct_of_peak_sustained_elapsed",
+            LongestAtWork => "sm__cycles_active.max.pct_of_peak_sustained_elapsed",
             WarpsActive => "sm__warps_active.avg.pct_of_peak_sustained_active",
             IssueSlots => "sm__inst_issued.avg.pct_of_peak_sustained_active",
             XuPipe => "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active",
@@ -143,6 +151,8 @@ impl Metric {
             Dram => "device memory",
             L2 => "second-level cache",
             SmThroughput => "busiest part of the multiprocessors",
+            AtWork => "multiprocessors at work",
+            LongestAtWork => "the multiprocessor longest at work",
             WarpsActive => "resident warps",
             IssueSlots => "issue slots",
             XuPipe => "special-function units",
@@ -167,7 +177,7 @@ impl Metric {
     pub fn unit(self) -> Unit {
         match self {
             Duration => Unit::Nanoseconds,
-            TensorPipe | Dram | L2 | SmThroughput | WarpsActive => Unit::Percent,
+            TensorPipe | Dram | L2 | SmThroughput | AtWork | LongestAtWork | WarpsActive => Unit::Percent,
             IssueSlots | XuPipe | FmaPipe | AluPipe | LsuPipe | SharedMemory => Unit::Percent,
             DramBytes => Unit::Bytes,
             _ => Unit::Count,

@@ -1,17 +1,21 @@
 //! What Nsight Compute counted, as typed metrics: the profile gate, what bounds a kernel, where it stands under the roof,
-//! and how two profiles differ.
+//! what it accounts for of a time, and how two profiles differ.
 //!
 //! A metric that the profiler does not know or could not count is printed as `n/a` or left out. That is an error here,
 //! never a zero.
 
+mod account;
 mod bottleneck;
 mod csv;
 mod difference;
+#[cfg(test)]
+pub(crate) mod fixed_data;
 mod gate;
 mod metric;
 mod ncu;
 mod position;
 
+pub use account::Account;
 pub use bottleneck::{Bottleneck, stall_words};
 pub use csv::parse;
 pub use difference::{Change, difference, pairs};

@@ -6,8 +6,11 @@ use super::metric::base;
 use super::{Metric, Position, Profiled, check, claims_compute_bound, parse};
 use crate::bound::Peaks;
 use crate::gates::Outcome;
+use crate::gates::resource::plain_specialisation;
+use crate::measure::Cache;
 use crate::record::{Entry, Group, Record};
 use crate::store::RECORD_FILE;
+use eightfold::cuda::Config;
 use eightfold::{Error, Mask, Problem, Result, Variant};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -29,19 +32,18 @@ pub struct Target<'a> {
     pub arguments: &'a [OsString],
     /// What a person calls the variant.
     pub name: &'a str,
-    /// The variant.
-    pub variant: Variant,
+    /// Its knobs.
+    pub config: Config,
     /// What a person calls the shape.
     pub shape: &'a str,
     /// The problem.
     pub problem: Problem,
+    /// Where the inputs are when the launch begins.
+    pub cache: Cache,
 }
 
 /// The gate runs a kernel twice: the first launch, which loads code, is let pass.
 const LAUNCHES_LET_PASS: usize = 1;
-
-/// What is said about the device's state in every record.
-const STATE: &str = "clocks as they were, caches emptied before every pass";
 
 impl Ncu {
     /// Asks the profiler for its version and the metrics that it knows on this device; an error names the first metric
@@ -63,7 +65,7 @@ impl Ncu {
             Error::unavailable("profiling", format!("no temporary folder: {error}"), "set TMPDIR to a writable folder")
         })?;
         let mut command = command(&self.program);
-        command.args(self.arguments(target.variant.kernel()));
+        command.args(self.arguments(target));
         command.arg(target.program).args(target.command_line(scratch.path()));
         let output = output(&mut command)?;
         let text = said(&output);
@@ -92,32 +94,34 @@ impl Ncu {
     fn note(&self, entry: &mut Entry, target: &Target, profile: &super::Profile, record: &Record) -> Result<()> {
         profile.check_complete()?;
         let head_dim = target.problem.shape().head_dim;
+        let variant = Variant::from(target.config);
         let floor = match target.problem.mask() {
-            Mask::None => floor_words(&target.variant, target.shape, head_dim, profile.time_us()?, &record.provenance),
+            Mask::None => floor_words(&variant, target.shape, head_dim, profile.time_us()?, &record.provenance),
             Mask::Causal => None,
         };
         let position = match record.provenance.gpu.as_ref().and_then(Peaks::of_gpu) {
             Some(peaks) => Position::of(profile, target.problem.flop(), &peaks)?,
             None => None,
         };
-        entry.gates.push(check(profile, claims_compute_bound(&target.variant, head_dim))?);
+        entry.gates.push(check(profile, claims_compute_bound(&variant, target.shape, &target.problem))?);
         entry.profile = Some(Profiled {
             bottleneck: Bottleneck::of(profile, floor.as_deref())?,
             position,
             profile: profile.clone(),
-            profiler: format!("Nsight Compute {}, {STATE}", self.version),
+            profiler: format!("Nsight Compute {}, clocks as they were, {}", self.version, caches(target.cache).1),
         });
         Ok(())
     }
 
     /// What the profiler is told, up to the program that it runs.
-    fn arguments(&self, kernel: &str) -> Vec<String> {
+    fn arguments(&self, target: &Target) -> Vec<String> {
         let asked = Metric::ALL.into_iter().filter(|metric| metric.asked_for()).map(|metric| metric.name().to_string());
         let metrics: Vec<String> = asked.chain(self.stalls.iter().cloned()).collect();
         let mut arguments: Vec<String> = ["--csv", "--page", "raw", "--print-units", "base"].map(Into::into).into();
         // Locked clocks would be another machine than the one that is timed.
-        arguments.extend(["--clock-control", "none", "--cache-control", "all"].map(Into::into));
-        arguments.extend(["-k".into(), format!("regex:{kernel}")]);
+        arguments.extend(["--clock-control", "none", "--cache-control", caches(target.cache).0].map(Into::into));
+        // By its whole name: other kernels of ours prepare its inputs.
+        arguments.extend(["-k".into(), target.entry().into()]);
         arguments.extend(["--launch-skip".into(), LAUNCHES_LET_PASS.to_string()]);
         arguments.extend(["--launch-count".into(), "1".into()]);
         arguments.extend(["--metrics".into(), metrics.join(",")]);
@@ -125,14 +129,28 @@ impl Ncu {
     }
 }
 
+/// What the profiler is told to do with the caches before each of its passes, and what a record says about that.
+fn caches(cache: Cache) -> (&'static str, &'static str) {
+    match cache {
+        Cache::Hot => ("none", "caches as the pass before left them"),
+        Cache::Cold => ("all", "caches emptied before every pass"),
+    }
+}
+
 impl Target<'_> {
-    /// What the profiled program is told: the gates for one variant on one set of inputs, the record to this folder.
+    /// The name of the function that the variant is compiled to.
+    fn entry(&self) -> &'static str {
+        plain_specialisation(self.problem.shape().head_dim, self.problem.mask()).program(self.config).entry
+    }
+
+    /// What the profiled program is told: the gates for one variant on one set of inputs, the problem as it is timed, the
+    /// record to this folder.
     fn command_line(&self, folder: &Path) -> Vec<OsString> {
-        let variant = self.variant.to_string();
+        let variant = Variant::from(self.config).to_string();
         let mut line: Vec<OsString> = ["run", "--variant", &variant, "--shape", self.shape].map(Into::into).into();
         line.extend(["--families", "gaussian", "--seeds", "1"].map(Into::into));
         line.extend((self.problem.mask() == Mask::Causal).then(|| "--causal".into()));
-        line.extend(["--output".into(), self.problem.output_format().to_string().into()]);
+        line.extend(["--output".into(), self.problem.output_format().to_string().into(), "--no-lse".into()]);
         line.extend(["--out".into(), folder.into()]);
         line.extend(self.arguments.iter().cloned());
         line
@@ -255,34 +273,57 @@ mod tests {
         assert!(error.contains("ERR_NVGPUCTRPERM") && error.contains("as root"), "{error}");
     }
 
+    fn target(variant: &str, cache: Cache) -> Target<'_> {
+        let problem = Problem::new("1,8,512,64".parse().unwrap()).unwrap().causal();
+        Target {
+            program: Path::new("eightfold"),
+            arguments: &[],
+            name: variant,
+            config: variant.parse::<Variant>().unwrap().on_device().unwrap(),
+            shape: "mission",
+            problem: problem.with_output_format(OutputFormat::Bf16),
+            cache,
+        }
+    }
+
+    fn told(target: &Target) -> String {
+        let ncu = Ncu { program: "ncu".into(), version: "1".into(), stalls: vec!["a.ratio".into()] };
+        ncu.arguments(target).join(" ")
+    }
+
     #[test]
     fn clocks_are_left_alone_and_one_launch_is_counted() {
-        let ncu = Ncu { program: "ncu".into(), version: "1".into(), stalls: vec!["a.ratio".into()] };
-        let line = ncu.arguments("ladder").join(" ");
+        let line = told(&target("ladder:unpack", Cache::Cold));
         assert!(line.starts_with(
-            "--csv --page raw --print-units base --clock-control none --cache-control all -k regex:ladder \
+            "--csv --page raw --print-units base --clock-control none --cache-control all -k ladder_attention \
              --launch-skip 1 --launch-count 1 --metrics gpu__time_duration.sum,"
         ));
         assert!(line.ends_with(",a.ratio") && !line.contains("launch__"), "{line}");
+        assert!(told(&target("ladder:unpack", Cache::Hot)).contains(" --cache-control none "));
+    }
+
+    /// `regex:hopper` would count the kernel that puts V in order, where there is one.
+    #[test]
+    fn each_kernel_is_told_from_the_others_of_its_family_by_its_whole_name() {
+        let filter = |variant: &str| {
+            let line = told(&target(variant, Cache::Hot));
+            line.split(" -k ").nth(1).unwrap().split(' ').next().unwrap().to_string()
+        };
+        assert_eq!(filter("hopper:fast"), "hopper_attention");
+        assert_eq!(filter("hopper:fast,warpgroups=1,split_keys=on,tile_keys=128,stages=2"), "hopper_attention");
+        let few_keys = "hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,keys=at-once";
+        assert_eq!(filter(few_keys), "hopper_short");
     }
 
     #[test]
     fn the_program_is_told_every_knob_the_shape_the_mask_and_what_to_write() {
-        let target = Target {
-            program: Path::new("eightfold"),
-            arguments: &["--nvrtc".into(), "x".into()],
-            name: "unpack",
-            variant: "ladder:unpack".parse().unwrap(),
-            shape: "mission",
-            problem: Problem::new("1,8,512,64".parse().unwrap())
-                .unwrap()
-                .causal()
-                .with_output_format(OutputFormat::Bf16),
-        };
+        let arguments = ["--nvrtc".into(), "x".into()];
+        let target = Target { arguments: &arguments, ..target("ladder:unpack", Cache::Cold) };
         let line: Vec<String> =
             target.command_line(Path::new("o")).iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
-        assert!(line.starts_with(&format!("run --variant {} --shape mission --families", target.variant)), "{line}");
-        assert!(line.ends_with("--seeds 1 --causal --output bf16 --out o --nvrtc x"), "{line}");
+        let variant = Variant::from(target.config);
+        assert!(line.starts_with(&format!("run --variant {variant} --shape mission --families")), "{line}");
+        assert!(line.ends_with("--seeds 1 --causal --output bf16 --no-lse --out o --nvrtc x"), "{line}");
     }
 }

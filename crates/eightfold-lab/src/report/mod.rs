@@ -1,5 +1,6 @@
 //! Records as one page that people read: self-contained HTML without scripts, on a screen, a phone or paper.
 
+mod accounts;
 mod chart;
 mod comparisons;
 mod distributions;

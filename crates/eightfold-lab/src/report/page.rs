@@ -1,6 +1,8 @@
 //! The frame of the page: head, style, the order of the sections.
 
-use super::{Source, comparisons, environment, evolution, group, quantizer, resources, roofline, summary, words};
+use super::{
+    Source, accounts, comparisons, environment, evolution, group, quantizer, resources, roofline, summary, words,
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// Part of the page, so that it needs nothing beside it.
@@ -26,6 +28,7 @@ pub fn render(sources: &[Source]) -> Markup {
                 header { h1 { "Eightfold report" } }
                 main {
                     (summary::render(sources))
+                    @if let Some(accounts) = accounts::render(sources) { (accounts) }
                     @for (index, source) in sources.iter().enumerate() { (record(index, source)) }
                 }
                 footer { p { "Written by Eightfold " (env!("CARGO_PKG_VERSION")) "." } }

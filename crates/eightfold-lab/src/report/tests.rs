@@ -3,6 +3,7 @@
 use super::fixed_data::{builds, entry, evolution, group, ladder, source};
 use super::{Source, render};
 use crate::measure::{Conditions, Samples, Timer};
+use crate::profile::fixed_data::{profiled, timed};
 use crate::quantizer::{QuantizerEntry, QuantizerGroup};
 use crate::record::{Entry, Kind, Timing};
 
@@ -45,6 +46,23 @@ fn a_search_is_shown_with_its_course_its_elite_and_its_insights() {
     (search.trials, search.elite, search.insights) = (Vec::new(), Vec::new(), Vec::new());
     let page = render(&[nothing]);
     assert!(page.contains("Nothing was learned") && !page.contains("NaN"));
+}
+
+#[test]
+fn a_time_and_a_profile_of_the_same_kernel_say_what_bounds_it() {
+    let shape = "4,16,4096,128";
+    let named = |name: &str, record| Source { name: name.into(), record };
+    let timed = named("bench", timed("hopper:fast", shape, 400, 1881.0, &["software power cap"]));
+    let profiled = |percent| named("profile", profiled("hopper:fast", shape, percent));
+    let page = render(&[profiled(72.5), timed.clone()]);
+    let text = skeleton(&page);
+    let from = text.find("### What bounds each problem").unwrap();
+    let to = from + text[from..].find("## profile").unwrap();
+    insta::assert_snapshot!(&text[from..to]);
+    // One without the other says nothing.
+    for alone in [timed, profiled(72.5)] {
+        assert!(!render(&[alone]).contains("What bounds each problem"));
+    }
 }
 
 #[test]
