@@ -12,8 +12,9 @@
 #include "hopper/store.cuh"
 #include "hopper/tile.cuh"
 
-// The place of the block's unit of work in a round: as the host lists them, or dealt out in rounds, every other one backwards,
-// since causal units are ordered by length. Less than zero where there is none.
+// The place of the block's unit of work in a round, less than zero where there is none: as the host lists them
+// (`src/cuda/hopper/launch/order.rs`), or dealt out in rounds, every other one backwards, since causal units are ordered
+// by length.
 __device__ inline int place_of(const Attention& problem, int round) {
     if constexpr (CAUSAL && !SPLIT_KEYS && WARPGROUPS > 1) {
         if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);

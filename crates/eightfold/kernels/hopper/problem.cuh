@@ -47,7 +47,7 @@ struct Attention {
     float* lse;
     float* partial;     // split keys: sums, maxima and row sums of every part; [unit, split, row, channel + 2]
     unsigned* tickets;  // split keys: parts that are done, of every unit; left zero
-    const int* places;  // of every block, one after the other, -1 behind the last; null if they are dealt out in rounds
+    const int* places;  // of every block's units, -1 behind the last; [block, listed]; null if they go in rounds
     int batch, query_heads, kv_heads, query_len, key_len;
     int packed_heads;  // query heads of one tile: more than one if a group's queries fit into it together
     int query_tiles, head_tiles;
