@@ -26,6 +26,11 @@ __device__ inline int place_of(const Attention& problem, int round) {
 
 // Keys come in tiles, through a ring of buffers.
 struct Attend : Tile {
+    // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
+    // count have none left for what their lanes could have in common.
+    static constexpr bool SPARE_REGISTERS =
+        !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_WEIGHTS || LINEAR_EIGHTHS % 8 > 0));
+
     int round;
     Shared shared;
     Ring& ring;
@@ -38,7 +43,7 @@ struct Attend : Tile {
           round(round),
           shared(shared),
           ring(ring),
-          warpgroup(same_in_warp(thread / WARPGROUP)) {}
+          warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
 
     __device__ void run() {
         read_scales(max(work.last_tile - 1, 0));

@@ -53,10 +53,12 @@ struct Attention {
     int query_tiles, head_tiles;
     int splits;           // parts of the keys
     int tiles_per_split;  // key tiles of a part
-    int listed;           // places in the list of a block
     float scale_log2;
     Divider by_query_tiles, by_head_tiles, by_heads, by_group,
         by_query_len;  // heads: head tiles of all batches; group: of query heads
+    // Places in the list of a block. Here, because dividers at multiples of eight bytes are read as pairs, for which not
+    // every variant has the registers.
+    int listed;
 
     // Known when the kernel for few keys is compiled: it is over so soon that to jump over code is to wait for it.
     __device__ bool has_lse() const { return KEYS_AT_ONCE ? WITH_LSE : lse != nullptr; }

@@ -79,8 +79,8 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, for every accuracy; few queries; codes of wide range. And
-/// warpgroups that take turns, which nothing is chosen for.
+/// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy; few queries;
+/// codes of wide range. And warpgroups that take turns, which nothing is chosen for.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -94,14 +94,19 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys"), config)
     };
+    let large = Shape::new(4, 16, 4096, head_dim);
+    let early = |accuracy: &Accuracy| (format!("{accuracy}, starting early"), chosen(large, *accuracy, SMALL_CODES));
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
     let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
+    if mask == Mask::Causal {
+        others.extend(Accuracy::ALL.iter().map(early));
+    }
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
-        ("fast, wide codes".into(), chosen(Shape::new(4, 16, 4096, head_dim), Accuracy::Fast, 448.0)),
+        ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
     ]);
     others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()

@@ -63,13 +63,13 @@ pub(super) struct Attention {
     head_tiles: i32,
     splits: i32,
     tiles_per_split: i32,
-    pub(super) listed: i32,
     scale_log2: f32,
     by_query_tiles: Divider,
     by_head_tiles: Divider,
     by_heads: Divider,
     by_group: Divider,
     by_query_len: Divider,
+    pub(super) listed: i32,
 }
 
 impl Scales {
@@ -137,13 +137,13 @@ impl Attention {
             head_tiles: size("query_heads", cut.head_tiles)?,
             splits: size("key_len", cut.splits)?,
             tiles_per_split: size("key_len", cut.tiles_per_split)?,
-            listed: 0,
             scale_log2: problem.softmax_scale() * LOG2_E,
             by_query_tiles: by("query_len", cut.query_tiles)?,
             by_head_tiles: by("query_heads", cut.head_tiles)?,
             by_heads: by("query_heads", cut.head_tiles * shape.batch)?,
             by_group: by("query_heads", shape.group())?,
             by_query_len: by("query_len", shape.query_len)?,
+            listed: 0,
         })
     }
 }
@@ -218,13 +218,13 @@ mod tests {
             (offset_of!(Attention, head_tiles), 604),
             (offset_of!(Attention, splits), 608),
             (offset_of!(Attention, tiles_per_split), 612),
-            (offset_of!(Attention, listed), 616),
-            (offset_of!(Attention, scale_log2), 620),
-            (offset_of!(Attention, by_query_tiles), 624),
-            (offset_of!(Attention, by_head_tiles), 632),
-            (offset_of!(Attention, by_heads), 640),
-            (offset_of!(Attention, by_group), 648),
-            (offset_of!(Attention, by_query_len), 656),
+            (offset_of!(Attention, scale_log2), 616),
+            (offset_of!(Attention, by_query_tiles), 620),
+            (offset_of!(Attention, by_head_tiles), 628),
+            (offset_of!(Attention, by_heads), 636),
+            (offset_of!(Attention, by_group), 644),
+            (offset_of!(Attention, by_query_len), 652),
+            (offset_of!(Attention, listed), 660),
             (offset_of!(CodeLines, row_stride), 24),
         ];
         for (offset, expected) in offsets {
