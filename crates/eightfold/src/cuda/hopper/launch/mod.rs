@@ -37,7 +37,7 @@ pub struct Prepared {
     grid: Grid,
     blocks_per_multiprocessor: usize,
     /// Where V does not lie as the kernel reads it.
-    arranger: Option<Arranger>,
+    arranger: Option<Box<Arranger>>,
     /// Where blocks share keys.
     parts: Option<Parts>,
     /// The one stream of launches that need the memory above.
@@ -108,7 +108,7 @@ impl Prepared {
                 dynamic_shared_bytes,
             },
             blocks_per_multiprocessor,
-            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout())).transpose()?,
+            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout()).map(Box::new)).transpose()?,
             parts: split.then(|| Parts::new(device, config, &cut, specialisation.head_dim)).transpose()?,
             stream: None,
             places: None,
