@@ -12,23 +12,40 @@
 #include "hopper/store.cuh"
 #include "hopper/tile.cuh"
 
+// The place of the block's unit of work in a round, less than zero where there is none: as the host lists them
+// (`src/cuda/hopper/launch/order.rs`), or dealt out in rounds, every other one backwards, since causal units are ordered
+// by length.
+__device__ inline int place_of(const Attention& problem, int round) {
+    if constexpr (CAUSAL && !SPLIT_KEYS && WARPGROUPS > 1) {
+        if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);
+    }
+    int block = CAUSAL && round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    int place = round * gridDim.x + block;
+    return place < problem.units() * (SPLIT_KEYS ? problem.splits : 1) ? place : -1;
+}
+
 // Keys come in tiles, through a ring of buffers.
 struct Attend : Tile {
-    int place;
+    // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
+    // count have none left for what their lanes could have in common.
+    static constexpr bool SPARE_REGISTERS =
+        !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_WEIGHTS || LINEAR_EIGHTHS % 8 > 0));
+
+    int round;
     Shared shared;
     Ring& ring;
     int warpgroup;
     float early_value_scale;  // read before it is needed, where a block has one tile to do
     int visited = 0;
 
-    __device__ Attend(const Attention& problem, int place, Shared shared, Ring& ring, int thread)
-        : Tile(problem, Work(problem, place), thread, shared.promoted(thread)),
-          place(place),
+    __device__ Attend(const Attention& problem, int round, Shared shared, Ring& ring, int thread)
+        : Tile(problem, Work(problem, place_of(problem, round)), thread, shared.promoted(thread)),
+          round(round),
           shared(shared),
           ring(ring),
-          warpgroup(thread / WARPGROUP) {}
+          warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
 
-    __device__ void run(unsigned queries_parity) {
+    __device__ void run() {
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
         if constexpr (WARPGROUPS == 1) {
@@ -37,7 +54,7 @@ struct Attend : Tile {
             asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
                          "l"(problem.v_means));
         }
-        int first = first_row - thread % 32 / 4 - thread % WARPGROUP / 32 * 16;  // of the warpgroup
+        int first = warpgroup * WARPGROUP_ROWS;
         bool packed = problem.packed_heads > 1;
         int nearest = packed ? 0 : work.first_query + first;
         int furthest =
@@ -46,7 +63,7 @@ struct Attend : Tile {
         int end = (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
         int whole = problem.visible_keys(nearest) / TILE_KEYS;
 
-        sleep_until_phase(shared.queries_full(), queries_parity);
+        sleep_until_phase(shared.queries_full(), round % 2);
         int tile = work.last_tile - 1;
         if constexpr (CAUSAL && WARPGROUPS > 1) {
             for (; tile >= max(end, work.first_tile); --tile) skip();
@@ -135,8 +152,8 @@ struct Attend : Tile {
     __device__ void finish() {
         if constexpr (WARPGROUPS > 1) {
             // Made anew, so that no register keeps it through the loop.
-            asm volatile("" : "+r"(place));
-            work = Work(problem, place);
+            asm volatile("" : "+r"(round));
+            work = Work(problem, place_of(problem, round));
         }
         wait_for_products<0>();
         leave_values();
@@ -176,17 +193,9 @@ struct Attend : Tile {
     }
 };
 
-// The place of a block's next unit of work. Causal units are ordered by length: every other round is dealt out
-// backwards.
-__device__ inline int place_of(int round) {
-    int block = CAUSAL && round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * gridDim.x + block;
-}
-
 template <typename Role>
-__device__ inline void for_each_place(const Attention& problem, Role role) {
-    int places = problem.units() * (SPLIT_KEYS ? problem.splits : 1);
-    for (int round = 0; place_of(round) < places; ++round) role(place_of(round), round);
+__device__ inline void for_each_round(const Attention& problem, Role role) {
+    for (int round = 0; place_of(problem, round) >= 0; ++round) role(round);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const __grid_constant__ Attention problem) {
@@ -211,10 +220,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (leads && warp == 0) {
             KeyProducer producer{problem, shared};
-            for_each_place(problem, [&](int place, int) { producer.produce(Work(problem, place)); });
+            for_each_round(problem,
+                           [&](int round) { producer.produce(Work(problem, place_of(problem, round))); });
         } else if (leads && warp == 1) {
             ValueProducer producer{problem, shared};
-            for_each_place(problem, [&](int place, int) { producer.produce(Work(problem, place)); });
+            for_each_round(problem,
+                           [&](int round) { producer.produce(Work(problem, place_of(problem, round))); });
         }
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
@@ -223,8 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (DEPENDENT) wait_for_last_launch();
         Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        for_each_place(problem,
-                       [&](int place, int round) { Attend(problem, place, shared, ring, threadIdx.x).run(round % 2); });
+        for_each_round(problem, [&](int round) { Attend(problem, round, shared, ring, threadIdx.x).run(); });
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

@@ -47,6 +47,7 @@ struct Attention {
     float* lse;
     float* partial;     // split keys: sums, maxima and row sums of every part; [unit, split, row, channel + 2]
     unsigned* tickets;  // split keys: parts that are done, of every unit; left zero
+    const int* places;  // of every block's units, -1 behind the last; [block, listed]; null if they go in rounds
     int batch, query_heads, kv_heads, query_len, key_len;
     int packed_heads;  // query heads of one tile: more than one if a group's queries fit into it together
     int query_tiles, head_tiles;
@@ -55,6 +56,9 @@ struct Attention {
     float scale_log2;
     Divider by_query_tiles, by_head_tiles, by_heads, by_group,
         by_query_len;  // heads: head tiles of all batches; group: of query heads
+    // Places in the list of a block. Here, because dividers at multiples of eight bytes are read as pairs, for which not
+    // every variant has the registers.
+    int listed;
 
     // Known when the kernel for few keys is compiled: it is over so soon that to jump over code is to wait for it.
     __device__ bool has_lse() const { return KEYS_AT_ONCE ? WITH_LSE : lse != nullptr; }
@@ -80,8 +84,7 @@ struct Work {
     int first_query;
     int first_tile, last_tile;  // key tiles, from the first to before the last
 
-    // Causal tiles differ in length: the longest, at the end of the sequence, go first, and every other round of blocks
-    // is dealt out backwards.
+    // Causal tiles differ in length: the longest, at the end of the sequence, come first.
     __device__ Work(const Attention& problem, int place) {
         split = SPLIT_KEYS ? place % problem.splits : 0;
         unit = SPLIT_KEYS ? place / problem.splits : place;

@@ -22,9 +22,9 @@ const DEVICE_VARIABLE: &str = "EIGHTFOLD_DEVICE";
 ///
 /// V may lie in rows, transposed ([`Layout::Bhds`]) or, which is fastest on Hopper, transposed and exchanged
 /// ([`Layout::BhdsExchanged`]). Tensors and output must live until the launch is done. The first call for a kind of
-/// problem compiles its kernel; later ones find it in memory, and [`Prepared`] saves the search as well. Where the
-/// kernel needs memory of its own, to put V in order or to split keys, this allocates it and waits for the launch:
-/// [`Prepared`] does neither.
+/// problem compiles its kernel; later ones find it in memory, and [`Prepared`] saves the search as well, and deals out the
+/// work of causal problems more evenly. Where the kernel needs memory of its own, to put V in order or to split keys, this
+/// allocates it and waits for the launch: [`Prepared`] does neither.
 pub fn attention_on(
     stream: &Stream,
     problem: &Problem,
@@ -45,7 +45,7 @@ pub fn attention_on(
     let mut refusal = None;
     for config in candidates {
         let serves = config.check_problem(problem, &operands, device.arch());
-        match serves.and_then(|()| Prepared::new(device, problem, &config, q, k, v)) {
+        match serves.and_then(|()| Prepared::for_one_launch(device, problem, &config, q, k, v)) {
             Ok(mut prepared) => return prepared.launch(stream, q, k, v, output),
             Err(error) => refusal = refusal.or(Some(error)),
         }

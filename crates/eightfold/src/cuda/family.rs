@@ -147,6 +147,23 @@ impl Prepared {
         })
     }
 
+    /// The same without what pays only over many launches.
+    pub(super) fn for_one_launch(
+        device: &Device,
+        problem: &Problem,
+        config: &Config,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+    ) -> Result<Self> {
+        match config {
+            Config::Ladder(_) => Prepared::new(device, problem, config, q, k, v),
+            Config::Hopper(config) => {
+                hopper::Prepared::for_one_launch(device, problem, config, q, k, v).map(Prepared::Hopper)
+            }
+        }
+    }
+
     /// Puts one launch into the stream and returns at once: see [`ladder::Prepared::launch`] and
     /// [`hopper::Prepared::launch`].
     pub fn launch(

@@ -85,6 +85,39 @@ fn every_stage_computes_attention() {
     }
 }
 
+/// More causal tiles than multiprocessors, which a list of each block's deals out; `attention_on` has none, and deals them
+/// out in rounds.
+#[test]
+fn causal_tiles_give_the_same_bits_whichever_block_does_them() {
+    let Some((device, stream)) = hopper() else { return };
+    let multiprocessors = device.info().multiprocessors;
+    for (query_len, key_len, head_dim) in [(701, 901, 64), (901, 701, 64), (777, 1001, 128), (777, 333, 128)] {
+        let shape = Shape { kv_heads: 4, query_len, key_len, ..Shape::new(3, 12, 1, head_dim) };
+        let problem = Problem::new(shape).unwrap().causal().with_lse(true);
+        let inputs = small_tensors(&problem, 190);
+        let expected = expected(&problem, &inputs);
+        let layouts = [Layout::Bhsd, Layout::Bshd, Layout::BhdsExchanged];
+        let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
+            DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
+        });
+        for accuracy in [Accuracy::Fast, Accuracy::Precise] {
+            let problem = problem.with_accuracy(accuracy);
+            let (config, _) = choose(&problem, &Operands::of(&q, &k, &v), multiprocessors);
+            let what = format!("{config} {problem}");
+            let tiles = query_len.div_ceil(config.tile_queries()) * 3 * 12;
+            assert!(config.warpgroups > 1 && tiles > multiprocessors, "{what}");
+            let listed = run(&problem, config, &inputs);
+            assert_close(&listed, &expected, tolerance(&config), &what);
+            let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
+            on_device.poison(&stream).unwrap();
+            attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+            let mut in_rounds = Output::zeros(&problem);
+            on_device.download(&stream, &mut in_rounds).unwrap();
+            assert_eq!(listed, in_rounds, "{what}");
+        }
+    }
+}
+
 /// Knobs in combinations that no stage has.
 #[test]
 fn configs_drawn_at_random_compute_attention() {

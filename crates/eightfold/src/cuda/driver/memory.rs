@@ -27,6 +27,8 @@ pub unsafe trait Plain: Copy {}
 unsafe impl Plain for u8 {}
 // SAFETY: an integer has no padding, and every pattern is a value.
 unsafe impl Plain for u32 {}
+// SAFETY: an integer has no padding, and every pattern is a value.
+unsafe impl Plain for i32 {}
 // SAFETY: a float has no padding, and every pattern is a value.
 unsafe impl Plain for f32 {}
 // SAFETY: a transparent wrapper of `u16`.

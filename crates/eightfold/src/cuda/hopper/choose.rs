@@ -68,11 +68,19 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     if base.warpgroups == 3 && rows(&shorter) < SHORTER_TILE_RATE * rows(&base) {
         return (shorter, "tiles of 192 queries would leave multiprocessors idle in the last round: shorter ones");
     }
-    (base, "enough query tiles for every multiprocessor: tall tiles read K and V least often")
+    match problem.mask() {
+        Mask::None => (base, "enough query tiles for every multiprocessor: tall tiles read K and V least often"),
+        // 3 % at 2,16,2048,128, and 0.5 % at 4,16,4096 with either head dim; nothing without a mask.
+        Mask::Causal => (
+            Config { launch: Launch::Dependent, ..base },
+            "enough query tiles for every multiprocessor: tall tiles read K and V least often, and a launch that starts \
+             early, while the last causal tiles end",
+        ),
+    }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, for every accuracy; few queries; codes of wide range. And
-/// warpgroups that take turns, which nothing is chosen for.
+/// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy; few queries;
+/// codes of wide range. And warpgroups that take turns, which nothing is chosen for.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -86,14 +94,19 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys"), config)
     };
+    let large = Shape::new(4, 16, 4096, head_dim);
+    let early = |accuracy: &Accuracy| (format!("{accuracy}, starting early"), chosen(large, *accuracy, SMALL_CODES));
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
     let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
+    if mask == Mask::Causal {
+        others.extend(Accuracy::ALL.iter().map(early));
+    }
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
-        ("fast, wide codes".into(), chosen(Shape::new(4, 16, 4096, head_dim), Accuracy::Fast, 448.0)),
+        ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
     ]);
     others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
@@ -132,6 +145,11 @@ mod tests {
         assert_eq!((long.warpgroups, long.launch), (2, Launch::Dependent));
         assert_eq!(chosen(Shape::new(4, 16, 4096, 64)).warpgroups, 3);
         assert_eq!(chosen(Shape::new(4, 16, 4096, 128)).warpgroups, 2);
+        for head_dim in [64, 128] {
+            let large = Problem::new(Shape::new(4, 16, 4096, head_dim)).unwrap();
+            let launch = |problem: &Problem| choose(problem, &Operands::hoped(problem), 132).0.launch;
+            assert_eq!((launch(&large), launch(&large.causal())), (Launch::Plain, Launch::Dependent));
+        }
         assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));

@@ -52,6 +52,7 @@ pub(super) struct Attention {
     lse: u64,
     pub(super) partial: u64,
     pub(super) tickets: u64,
+    pub(super) places: u64,
     batch: i32,
     query_heads: i32,
     kv_heads: i32,
@@ -68,6 +69,7 @@ pub(super) struct Attention {
     by_heads: Divider,
     by_group: Divider,
     by_query_len: Divider,
+    pub(super) listed: i32,
 }
 
 impl Scales {
@@ -90,7 +92,8 @@ impl CodeLines {
 }
 
 impl Attention {
-    /// Without the memory for split keys. `values` is where V's codes lie, transposed and exchanged.
+    /// Without the memory for split keys, and with units dealt out in rounds. `values` is where V's codes lie, transposed
+    /// and exchanged.
     pub(super) fn new(
         context: &Context,
         problem: &Problem,
@@ -123,6 +126,7 @@ impl Attention {
             lse: output.lse().unwrap_or(0),
             partial: 0,
             tickets: 0,
+            places: 0,
             batch: size("batch", shape.batch)?,
             query_heads: size("query_heads", shape.query_heads)?,
             kv_heads: size("kv_heads", shape.kv_heads)?,
@@ -139,6 +143,7 @@ impl Attention {
             by_heads: by("query_heads", cut.head_tiles * shape.batch)?,
             by_group: by("query_heads", shape.group())?,
             by_query_len: by("query_len", shape.query_len)?,
+            listed: 0,
         })
     }
 }
@@ -205,19 +210,21 @@ mod tests {
             (offset_of!(Attention, lse), 544),
             (offset_of!(Attention, partial), 552),
             (offset_of!(Attention, tickets), 560),
-            (offset_of!(Attention, batch), 568),
-            (offset_of!(Attention, key_len), 584),
-            (offset_of!(Attention, packed_heads), 588),
-            (offset_of!(Attention, query_tiles), 592),
-            (offset_of!(Attention, head_tiles), 596),
-            (offset_of!(Attention, splits), 600),
-            (offset_of!(Attention, tiles_per_split), 604),
-            (offset_of!(Attention, scale_log2), 608),
-            (offset_of!(Attention, by_query_tiles), 612),
-            (offset_of!(Attention, by_head_tiles), 620),
-            (offset_of!(Attention, by_heads), 628),
-            (offset_of!(Attention, by_group), 636),
-            (offset_of!(Attention, by_query_len), 644),
+            (offset_of!(Attention, places), 568),
+            (offset_of!(Attention, batch), 576),
+            (offset_of!(Attention, key_len), 592),
+            (offset_of!(Attention, packed_heads), 596),
+            (offset_of!(Attention, query_tiles), 600),
+            (offset_of!(Attention, head_tiles), 604),
+            (offset_of!(Attention, splits), 608),
+            (offset_of!(Attention, tiles_per_split), 612),
+            (offset_of!(Attention, scale_log2), 616),
+            (offset_of!(Attention, by_query_tiles), 620),
+            (offset_of!(Attention, by_head_tiles), 628),
+            (offset_of!(Attention, by_heads), 636),
+            (offset_of!(Attention, by_group), 644),
+            (offset_of!(Attention, by_query_len), 652),
+            (offset_of!(Attention, listed), 660),
             (offset_of!(CodeLines, row_stride), 24),
         ];
         for (offset, expected) in offsets {

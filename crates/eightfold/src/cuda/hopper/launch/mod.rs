@@ -3,6 +3,7 @@
 mod argument;
 mod arrange;
 mod divider;
+mod order;
 mod parts;
 pub(super) mod work;
 
@@ -19,6 +20,7 @@ use crate::problem::Problem;
 use crate::tensor::Layout;
 use argument::Attention;
 use arrange::Arranger;
+use order::Places;
 use parts::Parts;
 use std::sync::Arc;
 use work::Cut;
@@ -35,17 +37,34 @@ pub struct Prepared {
     grid: Grid,
     blocks_per_multiprocessor: usize,
     /// Where V does not lie as the kernel reads it.
-    arranger: Option<Arranger>,
+    arranger: Option<Box<Arranger>>,
     /// Where blocks share keys.
     parts: Option<Parts>,
     /// The one stream of launches that need the memory above.
     stream: Option<usize>,
+    /// Where causal units are not dealt out in rounds; launches only read it.
+    places: Option<Places>,
 }
 
 impl Prepared {
     /// Compiles (or takes from the cache) and loads the kernel for tensors of this kind, and allocates what it needs: for
-    /// V in any other layout than [`Layout::BhdsExchanged`], and for split keys.
+    /// V in any other layout than [`Layout::BhdsExchanged`], for split keys, and to list which block does which part of a
+    /// causal problem.
     pub fn new(
+        device: &Device,
+        problem: &Problem,
+        config: &Config,
+        q: &DeviceTensor,
+        k: &DeviceTensor,
+        v: &DeviceTensor,
+    ) -> Result<Self> {
+        let mut prepared = Prepared::for_one_launch(device, problem, config, q, k, v)?;
+        prepared.places = Places::new(device, problem, config, &prepared.cut, prepared.blocks())?;
+        Ok(prepared)
+    }
+
+    /// The same without the list, which costs more time than it saves one launch. The results are the same, bit for bit.
+    pub(crate) fn for_one_launch(
         device: &Device,
         problem: &Problem,
         config: &Config,
@@ -89,9 +108,10 @@ impl Prepared {
                 dynamic_shared_bytes,
             },
             blocks_per_multiprocessor,
-            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout())).transpose()?,
+            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout()).map(Box::new)).transpose()?,
             parts: split.then(|| Parts::new(device, config, &cut, specialisation.head_dim)).transpose()?,
             stream: None,
+            places: None,
         })
     }
 
@@ -164,6 +184,10 @@ impl Prepared {
         if let Some(Parts { sums, tickets }) = &self.parts {
             argument.partial = sums.pointer();
             argument.tickets = tickets.pointer();
+        }
+        if let Some(Places { list, listed }) = &self.places {
+            argument.places = list.pointer();
+            argument.listed = *listed;
         }
         if let Some(arranger) = arranger {
             arranger.launch(stream, v)?;

@@ -59,6 +59,12 @@ impl Cut {
         self.tiles_per_split * config.tile_keys
     }
 
+    /// The place of a tile of queries, counted from the first, of a head tile of all batches, where the mask is causal: the
+    /// longest, at the end of the sequence, come first.
+    pub(super) fn causal_place(&self, tile: usize, head: usize, batch: usize) -> usize {
+        (self.query_tiles - 1 - tile) * self.head_tiles * batch + head
+    }
+
     /// Blocks of a launch: as many as fit at a time, and no more than there is work; or, of those that do not come back
     /// for more, as many as there is work.
     pub(super) fn blocks(&self, config: &Config, multiprocessors: usize, blocks_per_multiprocessor: usize) -> u32 {
@@ -87,15 +93,17 @@ pub(in crate::cuda::hopper) fn tiles_of_queries(problem: &Problem, config: &Conf
         .fold(query_len.div_ceil(config.tile_queries()), |units, count| units.saturating_mul(*count))
 }
 
+/// Tiles of keys that a tile of queries sees, by its last row.
+pub(super) fn key_tiles_seen(problem: &Problem, config: &Config, tile: usize) -> usize {
+    let last = problem.shape().query_len.min((tile + 1) * config.tile_queries()) - 1;
+    problem.visible_keys(last).div_ceil(config.tile_keys)
+}
+
 /// Tiles of (queries × keys) that the kernel computes: those with a visible pair.
 pub(super) fn tiles(problem: &Problem, config: &Config) -> u64 {
     let Shape { batch, query_heads, query_len, .. } = problem.shape();
-    let tiles_of_head: usize = (0..query_len.div_ceil(config.tile_queries()))
-        .map(|tile| {
-            let last = query_len.min((tile + 1) * config.tile_queries()) - 1;
-            problem.visible_keys(last).div_ceil(config.tile_keys)
-        })
-        .sum();
+    let tiles_of_head: usize =
+        (0..query_len.div_ceil(config.tile_queries())).map(|tile| key_tiles_seen(problem, config, tile)).sum();
     (tiles_of_head * batch * query_heads / packed_heads(problem, config)) as u64
 }
 
