@@ -109,7 +109,7 @@ knob_values! {
     /// N(0, 1).
     #[derive(Default)]
     Accuracy("accuracy") {
-        /// Within 31.5e-3: every exponential is linear between powers of two.
+        /// Within 31e-3: every exponential is linear between powers of two; of many thousands, seven in eight.
         #[default]
         Fast = "fast",
         /// Within 28.5e-3: three of eight are.
