@@ -1,6 +1,6 @@
 //! The numbers in the README are those of the records under `results/`, and nothing else.
 
-use super::numbers::{NONE, ratio, time};
+use super::numbers::{NONE, error, ratio, time};
 use super::{evolve_table, ladder_table, quantizer_table};
 use eightfold::{Problem, Shape, cpu};
 use eightfold_lab::compare::Comparison;
@@ -78,6 +78,16 @@ fn accounts<'a>(record: &'a Record, groups: &[&'a Group], all: &'a [(String, Rec
     let rates = groups.iter().filter_map(|group| group.bound.as_ref()?.by.split_once(" GFLOP at "));
     let head = rates.take(1).flat_map(|(_, rate)| [rate.into(), line(&Account::HEADINGS.map(String::from))]);
     head.chain(rows).collect()
+}
+
+/// A row of the table of accuracies: time, how many times the first one's that is, and the largest error.
+fn accuracy_row(group: &Group) -> String {
+    let first = group.entries[0].p50_us();
+    let cells = group.entries.iter().map(|entry| {
+        let times = ratio(entry.p50_us().zip(first).map(|(own, first)| own / first));
+        format!("{} ({times}, {})", time(entry.p50_us()), error(entry.worst_relative_l2()))
+    });
+    format!("| {} | {} |", shape(group), cells.collect::<Vec<_>>().join(" | "))
 }
 
 /// Whether an entry is what the plan picked, which goes by the name of its kernel; a stage has a name of its own.
@@ -211,7 +221,10 @@ fn the_readme_shows_what_the_records_hold() {
     let all = all_records();
     for (folder, record) in records(Kind::Bench, true) {
         let has_fp8_peers = |group: &&Group| group.entries.iter().any(|entry| entry.name == "triton-fp8");
-        let (flagship, others): (Vec<_>, Vec<_>) = record.groups.iter().partition(has_fp8_peers);
+        let has_peers = |group: &&Group| group.entries.iter().any(|entry| entry.peer);
+        let (compared, alone): (Vec<_>, Vec<_>) = record.groups.iter().partition(has_peers);
+        expected.extend(alone.into_iter().map(accuracy_row));
+        let (flagship, others): (Vec<_>, Vec<_>) = compared.into_iter().partition(has_fp8_peers);
         expected.extend(flagship.iter().map(|group| flagship_row(group)));
         expected.extend(accounts(&record, &flagship, &all));
         expected.extend(others.into_iter().map(gpu_row));

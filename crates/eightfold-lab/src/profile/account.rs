@@ -1,7 +1,7 @@
 //! A time accounted for: the floor that arithmetic sets, how much of it is reached, and what a profile of the same kernel on
 //! the same problem says about the rest.
 
-use super::{Metric, Profiled};
+use super::{Bottleneck, Metric, Profiled};
 use crate::bound::{Bound, Peaks};
 use crate::numbers::{self, NONE};
 use crate::provenance::Gpu;
@@ -90,18 +90,19 @@ impl<'a> Account<'a> {
         ]
     }
 
-    /// What bounds it, by the profile; and what held the clock down while it was timed.
+    /// What bounds it, by the profile's counters as they are read now; and what held the clock down while it was timed.
     fn by(&self) -> String {
-        let Some(Profiled { bottleneck, .. }) = self.profiled else { return "not profiled".into() };
+        let Some(Profiled { profile, bottleneck, .. }) = self.profiled else { return "not profiled".into() };
+        let by = Bottleneck::of(profile, None).map_or_else(|_| bottleneck.by.clone(), |bottleneck| bottleneck.by);
         let highest = self.highest_mhz();
         let reasons =
             self.group.conditions.as_ref().and_then(|conditions| Some(&conditions.gpu.as_ref()?.held_down_by));
         let reasons = reasons.map(|reasons| reasons.join(", ")).filter(|reasons| !reasons.is_empty());
         match self.clock_mhz().zip(reasons).filter(|(clock, _)| *clock < highest) {
             Some((clock, reasons)) => {
-                format!("{}; clock at {clock:.0} of {highest:.0} MHz ({reasons})", bottleneck.by)
+                format!("{by}; clock at {clock:.0} of {highest:.0} MHz ({reasons})")
             }
-            None => bottleneck.by.clone(),
+            None => by,
         }
     }
 

@@ -62,11 +62,12 @@ impl Bottleneck {
         let idle = 1.0 - at_work / longest;
         // Blocks that come back for more are as many as there is room for, so that fewer are all the work there is.
         let single_wave = blocks < multiprocessors;
+        let too_few = 1.0 - blocks / multiprocessors >= IDLE_SHARE;
         let by = if percent >= BUSY_PERCENT {
             fullest.words().to_string()
         } else if launch >= LAUNCH_SHARE {
             format!("starting and ending: no multiprocessor is at work for {:.0} % of the launch", 100.0 * launch)
-        } else if idle >= IDLE_SHARE && single_wave {
+        } else if idle >= IDLE_SHARE && too_few {
             format!("too few blocks: {blocks:.0} for {multiprocessors:.0} multiprocessors")
         } else if idle >= IDLE_SHARE {
             format!("uneven work: a multiprocessor has none for {:.0} % of the longest's time", 100.0 * idle)
@@ -172,6 +173,8 @@ mod tests {
         assert_eq!(by([10.0; 9], 64.0, [45.0, 90.0]), "too few blocks: 64 for 132 multiprocessors");
         let uneven = "uneven work: a multiprocessor has none for 50 % of the longest's time";
         assert_eq!(by([10.0; 9], 132.0, [45.0, 90.0]), uneven);
+        // Nearly every multiprocessor had a block, and one of them more to do than the others.
+        assert_eq!(by([10.0; 9], 128.0, [45.0, 90.0]), uneven);
         let wait = "the fixed latency of its own last instruction";
         assert_eq!(by([10.0; 9], 256.0, [88.0, 90.0]), format!("latency: {wait}"));
         // Nearly every multiprocessor has its block: more of them would be a second wave.
