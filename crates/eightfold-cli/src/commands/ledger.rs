@@ -25,6 +25,9 @@ pub struct Arguments {
     /// Compare every optimisation now, without and with it, one after the other, and show what came out
     #[arg(long, conflicts_with = "record")]
     measure: bool,
+    /// Of the optimisations, those of these names alone
+    #[arg(long, value_name = "NAME", num_args = 1.., requires = "measure")]
+    only: Vec<String>,
     /// Folder of the records that --measure makes, one subfolder each [default: runs]
     #[arg(long, value_name = "DIR", requires = "measure")]
     out: Option<PathBuf>,
@@ -52,7 +55,7 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let evolutions = match &arguments.record {
         Some(path) => vec![of_record(path, asked)?],
         None if arguments.measure => {
-            let measured = measure::all(&kernels, out, nvrtc)?;
+            let measured = measure::all(&kernels, &arguments.only, out, nvrtc)?;
             if !measured.failed.is_empty() {
                 verdict = Verdict::GateFailed;
             }

@@ -21,16 +21,13 @@ pub struct Measured {
     pub failed: Vec<String>,
 }
 
-/// Compares every optimisation of these kernels, without and with it. An error where nothing could be.
-pub fn all(kernels: &[Kernel], out: &Path, nvrtc: Option<&Path>) -> Result<Measured> {
-    let mut entries = Vec::new();
-    for kernel in kernels {
-        let ledger = Ledger::of(*kernel);
-        if kernel.on_gpu() && !ledger.optimisations.is_empty() {
-            check_device(*kernel)?;
-        }
-        entries.extend(ledger.optimisations);
-    }
+/// Compares the optimisations of these kernels, or those of these names, without and with them. An error where nothing
+/// could be.
+pub fn all(kernels: &[Kernel], only: &[String], out: &Path, nvrtc: Option<&Path>) -> Result<Measured> {
+    let known: Vec<OptimisationEntry> = kernels.iter().flat_map(|kernel| Ledger::of(*kernel).optimisations).collect();
+    let entries = chosen(known, only)?;
+    let used = kernels.iter().filter(|kernel| kernel.on_gpu() && !Ledger::of(**kernel).optimisations.is_empty());
+    used.copied().try_for_each(check_device)?;
     if entries.is_empty() {
         let names = kernels.iter().map(Kernel::to_string).collect::<Vec<_>>().join(", ");
         let rule = format!("the ledger of {names} has stages alone, and no optimisations");
@@ -48,6 +45,19 @@ pub fn all(kernels: &[Kernel], out: &Path, nvrtc: Option<&Path>) -> Result<Measu
     let mut runs = ledger::runs(&[out], Kind::Compare);
     runs.retain(|run| !before.contains(run));
     Ok(Measured { runs, failed })
+}
+
+/// Those of these names; all if none is given.
+fn chosen(known: Vec<OptimisationEntry>, only: &[String]) -> Result<Vec<OptimisationEntry>> {
+    if let Some(unknown) = only.iter().find(|name| known.iter().all(|entry| entry.name != **name)) {
+        let names = known.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join("; ");
+        return Err(Error::invalid(
+            "only",
+            format!("no optimisation is called `{unknown}`"),
+            format!("take of: {names}"),
+        ));
+    }
+    Ok(known.into_iter().filter(|entry| only.is_empty() || only.contains(&entry.name)).collect())
 }
 
 /// Without a device that the kernel is written for nothing at all would run. It is not opened here: some devices admit one
@@ -80,9 +90,11 @@ fn each(entries: &[OptimisationEntry], compare: &mut dyn FnMut(&OptimisationEntr
     failed
 }
 
-/// The arguments of the comparison.
+/// The arguments of the comparison. With rests, since the larger problems meet the device's limit of power, and who
+/// meets another clock than the other cannot be compared.
 fn line(entry: &OptimisationEntry, out: &Path, nvrtc: Option<&Path>) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["compare".into(), (&entry.without).into(), (&entry.with).into()];
+    line.push("--burst".into());
     line.extend(["--shape".into(), (&entry.shape).into(), "--out".into(), out.into()]);
     line.extend(["--threads".into(), rayon::current_num_threads().to_string().into()]);
     line.extend(entry.causal.then(|| "--causal".into()));
@@ -110,6 +122,20 @@ mod tests {
     }
 
     #[test]
+    fn optimisations_are_chosen_by_name() {
+        let known = || Ledger::of(Kernel::Hopper).optimisations;
+        let names = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|name| name.to_string()).collect();
+            chosen(known(), &only).map(|entries| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap().len(), known().len());
+        assert_eq!(names(&["split keys", "deeper ring"]).unwrap(), ["split keys", "deeper ring"]);
+        let error = names(&["split keys", "wider ring"]).unwrap_err().to_string();
+        assert!(error.starts_with("only: no optimisation is called `wider ring`"), "{error}");
+        assert!(error.contains("take of: scores in f16; all keys at once;"), "{error}");
+    }
+
+    #[test]
     fn every_optimisation_is_a_comparison_that_the_command_line_understands() {
         for entry in Ledger::of(Kernel::Hopper).optimisations {
             let line = line(&entry, Path::new("there"), Some(Path::new("nvrtc.so")));
@@ -122,7 +148,7 @@ mod tests {
     #[test]
     fn a_ledger_without_optimisations_is_told_from_one_without_a_device() {
         let place = tempfile::tempdir().unwrap();
-        let error = |kernels: &[Kernel]| all(kernels, place.path(), None).err().map(|error| error.to_string());
+        let error = |kernels: &[Kernel]| all(kernels, &[], place.path(), None).err().map(|error| error.to_string());
         let none = error(&[Kernel::Cpu, Kernel::Ladder]).unwrap();
         assert!(none.contains("the ledger of cpu, ladder has stages alone"), "{none}");
         if Device::default().is_err() {
