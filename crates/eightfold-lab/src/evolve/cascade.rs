@@ -7,7 +7,7 @@ use crate::build;
 use crate::examine::{Candidate, Examination};
 use crate::gates::{Case, Gate, Outcome, StandardCase, Thresholds, TimingPolicy, quantizer};
 use crate::inputs::Family;
-use crate::measure::{Cache, Contestant, Manner, Method, Race, Raced, Rotation, Samples, contestant};
+use crate::measure::{Contestant, Manner, Method, Race, Raced, Rotation, Samples, brief_contestant};
 use crate::record::Entry;
 use crate::verdict::SpeedUp;
 use eightfold::cuda::compile;
@@ -288,7 +288,7 @@ impl<'a> Bench<'a> {
 /// A candidate as a contestant on the inputs that are timed; it must give the bits that the entry's gate saw there.
 fn timed<'a>(candidate: &Candidate, entry: &Entry, case: &'a Case) -> Result<Box<dyn Contestant + 'a>> {
     let seen = entry.cases.first().filter(|seen| seen.repeatable).map(|seen| seen.output_hash);
-    contestant(candidate, Rotation::one(case, seen), Cache::Hot, None).map(|(_, contestant)| contestant)
+    brief_contestant(candidate, Rotation::one(case, seen))
 }
 
 /// The seconds of the fastest run.

@@ -14,7 +14,7 @@ mod watch;
 mod work;
 
 pub use conditions::{Conditions, GpuConditions};
-pub use contestants::{Plant, contestant, contestants};
+pub use contestants::{Plant, brief_contestant, contestant, contestants};
 pub use cuda::{CudaContestant, GRAPH_LAUNCHES};
 pub(crate) use flush::flush_bytes;
 pub use interleave::{Interleaved, Measured, SoFar, interleave};
