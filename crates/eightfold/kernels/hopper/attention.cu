@@ -145,15 +145,17 @@ struct Attend : Tile {
     }
 
     __device__ void change_unit(int tile) {
+        if constexpr (!SPARE_REGISTERS) remake_work();
         float change = *value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(*value_scale(tile));
         sums.scale(change, change);
     }
 
     __device__ void finish() {
-        if constexpr (WARPGROUPS > 1) {
-            // Made anew, so that no register keeps it through the loop.
-            asm volatile("" : "+r"(round));
-            work = Work(problem, place_of(problem, round));
+        if constexpr (!SPARE_REGISTERS) {
+            remake_work();
+            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+            quad = thread % 4;
+            first_row = first_row_of(thread);
         }
         wait_for_products<0>();
         leave_values();
@@ -166,6 +168,12 @@ struct Attend : Tile {
             RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
             store_rows(problem, work, sums.value, rows, places, scale, quad);
         }
+    }
+
+    // So that no register keeps it through the loop.
+    __device__ void remake_work() {
+        asm volatile("" : "+r"(round));
+        work = Work(problem, place_of(problem, round));
     }
 
     // Every warp tells the producer that it needs a buffer no more.

@@ -92,7 +92,7 @@ struct MergedRow {
         // The first quad's first lane stores; every quad computes the same.
         store_lse(problem, work, end, maximum, sum, lane < 4 ? lane : 4 + lane % 4);
         if (!end.exists) return;
-        const float* means = problem.v_means ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
+        const float* means = problem.has_value_means() ? problem.v_means + work.kv_index(problem) * HEAD_DIM : nullptr;
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) {
             float mean = means ? means[CHANNELS * lane + i] : 0.0f;

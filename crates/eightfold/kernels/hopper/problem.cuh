@@ -60,9 +60,10 @@ struct Attention {
     // every variant has the registers.
     int listed;
 
-    // Known when the kernel for few keys is compiled: it is over so soon that to jump over code is to wait for it.
-    __device__ bool has_lse() const { return KEYS_AT_ONCE ? WITH_LSE : lse != nullptr; }
-    __device__ bool has_value_means() const { return KEYS_AT_ONCE ? CENTRED : v_means != nullptr; }
+    // Known when the kernel is compiled: what is executed once a tile of queries is fetched anew every time, and to jump
+    // over code is to wait for what lies behind it.
+    __device__ bool has_lse() const { return WITH_LSE; }
+    __device__ bool has_value_means() const { return CENTRED; }
 
     __device__ int units() const { return query_tiles * head_tiles * batch; }
 

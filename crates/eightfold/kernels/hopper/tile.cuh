@@ -19,8 +19,12 @@ struct Tile {
           work(work),
           thread(thread),
           quad(thread % 4),
-          first_row(thread / WARPGROUP * WARPGROUP_ROWS + thread % WARPGROUP / 32 * 16 + thread % 32 / 4),
+          first_row(first_row_of(thread)),
           sums(promoted) {}
+
+    __device__ static int first_row_of(int thread) {
+        return thread / WARPGROUP * WARPGROUP_ROWS + thread % WARPGROUP / 32 * 16 + thread % 32 / 4;
+    }
 
     // Where the scales of a tile of keys are, and of the lane's two rows.
     __device__ const float* key_scale(int tile) const {

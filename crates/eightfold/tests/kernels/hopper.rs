@@ -14,8 +14,16 @@ fn every_stage_compiles_without_spills_or_loss() {
         for arch in ARCHS {
             for head_dim in [64, 128] {
                 for mask in [Mask::None, Mask::Causal] {
-                    let program = specialised(head_dim, mask).program(stage.at(head_dim, mask));
-                    jobs.push((format!("{} {head_dim} {mask:?} {arch}", stage.name), program, *arch));
+                    let usual = specialised(head_dim, mask);
+                    // What is compiled in beside: a log-sum-exp, V with its means taken from it, a tail of keys.
+                    let lse = Specialisation { lse: true, key_len: 4097, ..usual };
+                    for kind in [usual, lse, Specialisation { centred: true, ..usual }] {
+                        jobs.push((
+                            format!("{} {arch} {kind:?}", stage.name),
+                            kind.program(stage.at(head_dim, mask)),
+                            *arch,
+                        ));
+                    }
                 }
             }
         }

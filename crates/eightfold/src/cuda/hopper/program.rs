@@ -9,8 +9,6 @@ use crate::problem::Mask;
 /// The program of the hopper kernel for these knobs.
 pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
     let shared = shared_bytes(config, kind.head_dim);
-    // Elsewhere there may be a log-sum-exp and means, and the launch says whether there are.
-    let compiles_in = config.keys == Keys::AtOnce;
     let mut defines = kind.defines();
     defines.extend([
         ("WARPGROUPS", config.warpgroups.to_string()),
@@ -30,8 +28,8 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
         ("MASKS", masks(kind, config).to_string()),
         ("SHARED_BYTES", shared.to_string()),
-        ("WITH_LSE", flag(!compiles_in || kind.lse)),
-        ("CENTRED", flag(!compiles_in || kind.centred)),
+        ("WITH_LSE", flag(kind.lse)),
+        ("CENTRED", flag(kind.centred)),
     ]);
     let entry = match config.keys {
         Keys::Streamed => "hopper_attention",

@@ -7,7 +7,7 @@ mod order;
 mod parts;
 pub(super) mod work;
 
-use super::config::{Config, Keys, Launch, SplitKeys};
+use super::config::{Config, Launch, SplitKeys};
 use super::target;
 use crate::cuda::compile::Resources;
 use crate::cuda::driver::{Device, Grid, Stream};
@@ -162,7 +162,7 @@ impl Prepared {
     ) -> Result<()> {
         let kind = check_operands(&self.device, &self.problem, &self.config, &Operands::of(q, k, v))?;
         self.specialisation.check_same(kind)?;
-        if self.config.keys == Keys::AtOnce && kind.centred != self.specialisation.centred {
+        if kind.centred != self.specialisation.centred {
             return Err(Error::invalid(
                 "v",
                 "the kernel was prepared for V with its means taken from it, or for V without: not for both",
