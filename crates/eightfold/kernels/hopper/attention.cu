@@ -68,6 +68,7 @@ struct Attend : Tile {
         if constexpr (CAUSAL && WARPGROUPS > 1) {
             for (; tile >= max(end, work.first_tile); --tile) skip();
         }
+        if (tile < work.first_tile) leave(shared.queries_empty());
         if constexpr (MASKS == MASKS_ANY) whole = 0;
         if constexpr (MASKS != MASKS_NONE) {
             for (; tile >= max(whole, work.first_tile); --tile) visit<true>(tile);
@@ -75,7 +76,6 @@ struct Attend : Tile {
         if constexpr (MASKS != MASKS_ANY) {
             for (; tile >= work.first_tile; --tile) visit<false>(tile);
         }
-        leave(shared.queries_empty());
         finish();
     }
 
@@ -99,6 +99,7 @@ struct Attend : Tile {
         if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
         wait_for_products<0>();
         leave(shared.keys_empty(ring.stage));
+        if (tile == work.first_tile) leave(shared.queries_empty());
         leave_values();
         pass_turn();
         sums.take_row_sums(rows.sum);
