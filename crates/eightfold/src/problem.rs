@@ -114,7 +114,7 @@ knob_values! {
         Fast = "fast",
         /// Within 28.5e-3: three of eight are.
         Balanced = "balanced",
-        /// Within 26.5e-3: FP8 weights alone.
+        /// Within 26e-3: exact exponentials, rounded to FP8; of many thousands, one in eight to two FP8 numbers.
         ExactExp = "exact-exp",
         /// Within 3e-3.
         Precise = "precise",

@@ -29,7 +29,7 @@ struct Attend : Tile {
     // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
     // count have none left for what their lanes could have in common.
     static constexpr bool SPARE_REGISTERS =
-        !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_WEIGHTS || LINEAR_EIGHTHS % 8 > 0));
+        !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
     int round;
     Shared shared;

@@ -41,7 +41,7 @@ constexpr int VALUE_COLUMNS = HEAD_DIM + SUM_COLUMNS;
 
 // Sums of weights, all of one sign, suffer most from what FP8 products cut off. They are taken out after every tile; where
 // one tile is all and weights are precise, each of the eight rows has ones for a part of the keys alone.
-constexpr bool SUMS_IN_PARTS = KEYS_AT_ONCE && SPLIT_WEIGHTS;
+constexpr bool SUMS_IN_PARTS = KEYS_AT_ONCE && SPLIT_EIGHTHS == 8;
 constexpr int SUM_PART = 64;
 static_assert(!SUMS_IN_PARTS || TILE_KEYS <= SUM_COLUMNS * SUM_PART, "there is a row for every part of the keys");
 
@@ -60,6 +60,6 @@ static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in fligh
 static_assert(!KEYS_AT_ONCE || (WARPGROUPS == 1 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
-static_assert(!SPLIT_WEIGHTS || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");
-static_assert(!SPLIT_WEIGHTS || ROW_SUM_TENSOR, "weights in two parts are summed by the products");
+static_assert(SPLIT_EIGHTHS == 0 || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");
+static_assert(SPLIT_EIGHTHS == 0 || ROW_SUM_TENSOR, "weights in two parts are summed by the products");
 static_assert(ROW_SUM_TENSOR || SCORES_F32, "f16 scores become codes without passing through a sum");

@@ -88,10 +88,10 @@ struct Sums {
             unsigned long long v = describe_matrix<VALUE_ROW>(values + step / STEPS_PER_ROW * VALUE_BOX_BYTES) +
                                    step % STEPS_PER_ROW * STEP_32;
             bool accumulate = step > first || !fresh;
-            weights.words(scores, step, words[step], rest[SPLIT_WEIGHTS ? step : 0], row_sum);
+            weights.words(scores, step, words[step], rest[SPLIT_EIGHTHS > 0 ? step : 0], row_sum);
             fence_products();
             multiply_registers<E5M2>(value, words[step], v, accumulate);
-            if constexpr (SPLIT_WEIGHTS) multiply_registers<E5M2>(value, rest[step], v, true);
+            if (is_split(step)) multiply_registers<E5M2>(value, rest[step], v, true);
             commit_products();
             wait_for_products<FLIGHT - 1>();
         }
@@ -101,7 +101,7 @@ struct Sums {
    private:
     // Products read a step's registers while the next are made; FLIGHT says for how many steps.
     unsigned words[VALUE_STEPS][4];
-    unsigned rest[SPLIT_WEIGHTS ? VALUE_STEPS : 1][4];
+    unsigned rest[SPLIT_EIGHTHS > 0 ? VALUE_STEPS : 1][4];
 
     // Four sums at a time with what is in shared memory added to them.
     template <typename Function>

@@ -30,6 +30,9 @@ constexpr bool ALL_LINEAR = LINEAR_EIGHTHS == 8;
 // Whether a row's weights of these 16 keys are made by the linear exponential.
 constexpr bool is_linear(int sixteenth) { return sixteenth * LINEAR_EIGHTHS % 8 < LINEAR_EIGHTHS; }
 
+// Whether the weights of a step of the value product have two parts.
+constexpr bool is_split(int step) { return step % 8 < SPLIT_EIGHTHS; }
+
 // Four weights as E4M3 and, in `rest`, what rounding left over, rounded in turn: both together are good to 8 bits.
 __device__ inline void split_weights(unsigned a, unsigned b, unsigned& word, unsigned& rest) {
     word = pack_e4m3_halves(a, b);
@@ -84,7 +87,7 @@ struct HalfWeights {
             }
             a = exp2_halves(multiply_add_halves(a, scale[row], offset[row]));
             b = exp2_halves(multiply_add_halves(b, scale[row], offset[row]));
-            if constexpr (SPLIT_WEIGHTS) {
+            if (is_split(step)) {
                 split_weights(a, b, words[word], rest[word]);
             } else {
                 words[word] = pack_e4m3_halves(a, b);
@@ -158,7 +161,7 @@ struct FloatWeights {
             for (int i = 0; i < 4; ++i) {
                 power[i] = fmaf(scores.at(first + i / 2 * 4 + i % 2), scale[row], offset[row]);
             }
-            if constexpr (SPLIT_WEIGHTS) {
+            if (is_split(step)) {
                 split_weights(exp2_halves(pack_f16(power[0], power[1])), exp2_halves(pack_f16(power[2], power[3])),
                               words[word], rest[word]);
             } else {

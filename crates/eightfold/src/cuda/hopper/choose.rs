@@ -11,9 +11,9 @@ use crate::tensor::Fp8Format;
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
 const MANY_KEYS: usize = 1024;
 
-/// Keys that the middle query sees beyond which linear exponentials alone would err by more than 3.1 %: on Gaussian inputs
-/// by 3.11 % at 16384.
-const MOST_LINEAR_KEYS: usize = 8192;
+/// Keys that the middle query sees beyond which weights of one kind would err by more than their accuracy allows: on
+/// Gaussian inputs of 16384 keys, linear exponentials by 3.11 %, and exact ones, rounded to FP8, by 2.63 %.
+const MOST_ALIKE_KEYS: usize = 8192;
 
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
@@ -84,18 +84,22 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     }
 }
 
-/// The same with an eighth of the exponentials exact, where so many keys are summed that the errors of the others show.
+/// The same where so many keys are summed that the errors of weights show: an eighth of the exponentials exact where none
+/// is, and an eighth of the weights in two parts where all are.
 fn evened_out(config: Config, problem: &Problem) -> Config {
-    let middle = problem.visible_keys(problem.shape().query_len / 2);
-    if config.linear < 8 || middle <= MOST_LINEAR_KEYS {
+    if problem.visible_keys(problem.shape().query_len / 2) <= MOST_ALIKE_KEYS {
         return config;
     }
-    let stages = match (problem.mask(), config.warpgroups) {
-        // Exponentials of both kinds leave no registers to count three tiles by.
-        (Mask::Causal, 3) => 2,
-        _ => config.stages,
+    let mixed = match (config.weights, config.linear) {
+        (Weights::Fp8, 8) => Config { linear: 7, ..config },
+        (Weights::Fp8, 0) => Config { weights: Weights::Mixed, ..config },
+        _ => return config,
     };
-    Config { linear: 7, stages, ..config }
+    match (problem.mask(), config.warpgroups) {
+        // Exponentials or weights of both kinds leave no registers to count three tiles by.
+        (Mask::Causal, 3) => Config { stages: 2, ..mixed },
+        _ => mixed,
+    }
 }
 
 /// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy; few queries;
@@ -127,6 +131,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
         ("fast, many keys".into(), chosen(long, Accuracy::Fast, SMALL_CODES)),
+        ("exact-exp, many keys".into(), chosen(long, Accuracy::ExactExp, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
     ]);
@@ -179,6 +184,17 @@ mod tests {
         };
         assert_eq!([8192, 8193, 16384].map(|len| linear(len, false)), [8, 7, 7]);
         assert_eq!([16383, 16386].map(|len| linear(len, true)), [8, 7]);
+        let many = Problem::new(Shape::new(2, 16, 16384, 128)).unwrap();
+        let weights = |accuracy| {
+            let problem = many.with_accuracy(accuracy);
+            let (config, _) = choose(&problem, &Operands::hoped(&problem), 132);
+            assert_eq!(config.accuracy(), accuracy);
+            config.weights
+        };
+        assert_eq!(
+            Accuracy::ALL.iter().map(|accuracy| weights(*accuracy)).collect::<Vec<_>>(),
+            [Weights::Fp8, Weights::Fp8, Weights::Mixed, Weights::Split]
+        );
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
         let longer = Shape { key_len: 131_072, ..decode };

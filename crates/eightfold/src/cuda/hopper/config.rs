@@ -57,6 +57,8 @@ knob_values! {
     Weights("weights") {
         /// One FP8 number.
         Fp8 = "fp8",
+        /// FP8, and of one step of the value product in eight as below.
+        Mixed = "mixed",
         /// The sum of two FP8 numbers, each with a product of its own.
         Split = "split",
     }
@@ -193,7 +195,7 @@ impl Config {
     pub fn accuracy(&self) -> Accuracy {
         match (self.weights, self.linear) {
             (Weights::Split, _) => Accuracy::Precise,
-            (Weights::Fp8, 0) => Accuracy::ExactExp,
+            (Weights::Mixed, _) | (Weights::Fp8, 0) => Accuracy::ExactExp,
             (Weights::Fp8, 1..=3) => Accuracy::Balanced,
             (Weights::Fp8, _) => Accuracy::Fast,
         }
@@ -242,7 +244,7 @@ impl Config {
                 "set scores=f16, or linear=0",
             ));
         }
-        if self.weights == Weights::Split && (self.linear > 0 || self.row_sum != RowSum::Tensor) {
+        if self.weights != Weights::Fp8 && (self.linear > 0 || self.row_sum != RowSum::Tensor) {
             return Err(Error::invalid(
                 "weights",
                 "two parts are for exact exponentials, and the products sum them up",

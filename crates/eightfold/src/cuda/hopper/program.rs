@@ -15,7 +15,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("TILE_KEYS", config.tile_keys.to_string()),
         ("STAGES", config.stages.to_string()),
         ("SCORES_F32", flag(config.scores == Scores::F32)),
-        ("SPLIT_WEIGHTS", flag(config.weights == Weights::Split)),
+        ("SPLIT_EIGHTHS", split_eighths(config).to_string()),
         ("LINEAR_EIGHTHS", config.linear.to_string()),
         ("PROMOTE_TILES", (config.promote / config.tile_keys).to_string()),
         ("PROMOTE_SHARED", flag(config.sums == Sums::Shared)),
@@ -36,6 +36,15 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         Keys::AtOnce => "hopper_short",
     };
     Program { file: config.file(), entry, defines, dynamic_shared_bytes: shared }
+}
+
+/// Of eight steps of the value product, those whose weights have two parts.
+fn split_eighths(config: &Config) -> u8 {
+    match config.weights {
+        Weights::Fp8 => 0,
+        Weights::Mixed => 1,
+        Weights::Split => 8,
+    }
 }
 
 /// Which tiles of keys are cut by the mask or by the end of the keys: 0 none; 1 any, where there are so few that one body
