@@ -26,6 +26,7 @@
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
+#   SHAPES     the shapes to search [default: mission long 4,16,4096,128]
 #   SURVEY     how long each random survey lasts at most [default: 60s]
 #   SEARCH     how long each guided search lasts, without its validation [default: 15s]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
@@ -221,7 +222,7 @@ section_evolve() {
     for kernel in $kernels; do
         local space=softmax=fused
         [ "$kernel" = hopper ] && space=linear=8,rescale=lazy
-        for shape in mission long 4,16,4096,128; do
+        for shape in ${SHAPES:-mission long 4,16,4096,128}; do
             name=$kernel-$shape
             local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --ahead 16)
             job "survey-$name" "${evolve[@]}" --restrict "$(survey_space "$kernel" "$shape")" --policy random \
