@@ -89,6 +89,14 @@ job() {
     return $code
 }
 
+# Whether a kernel is among those that were asked for.
+has_kernel() {
+    case " $kernels " in
+    *" $1 "*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
 # The lines of a log that a person wants at once: whatever is not a row that passed.
 troubles() {
     grep -E 'FAIL|INVALID|UNAVAILABLE' "$out/log/$1.txt" | cut -c1-160 | head -n 20
@@ -163,10 +171,7 @@ section_flagship() {
 }
 
 section_optimisations() {
-    case " $kernels " in
-    *" hopper "*) ;;
-    *) return ;;
-    esac
+    has_kernel hopper || return 0
     job optimisations "$eightfold" ledger --kernel hopper --measure --out "$out/records" ||
         grep '^error' "$out/log/optimisations.err"
     cut -c1-180 "$out/log/optimisations.txt"
@@ -187,10 +192,7 @@ section_profile() {
             troubles "profile-$kernel"
         cut -c1-200 "$out/log/profile-$kernel.txt"
     done
-    case " $kernels " in
-    *" hopper "*) ;;
-    *) return ;;
-    esac
+    has_kernel hopper || return 0
     # With the inputs where they are when launches are timed.
     for mask in "" --causal; do
         job "profile-plan$mask" "$eightfold" profile --cache hot $mask --shape $flagship_shapes --out "$out/records" ||
