@@ -71,7 +71,7 @@ struct Attend : Tile {
         if (tile < work.first_tile) leave(shared.queries_empty());
         if constexpr (MASKS == MASKS_ANY) whole = 0;
         if constexpr (MASKS != MASKS_NONE) {
-            for (; tile >= max(whole, work.first_tile); --tile) visit_parts(tile, problem.visible_keys(furthest));
+            for (; tile >= max(whole, work.first_tile); --tile) visit<true>(tile);
         }
         if constexpr (MASKS != MASKS_ANY) {
             for (; tile >= work.first_tile; --tile) visit<false>(tile);
@@ -90,54 +90,35 @@ struct Attend : Tile {
         pass_turn();
     }
 
-    // A tile that a mask cuts, without the parts that no row sees.
-    __device__ void visit_parts(int tile, int seen_keys) {
-        int part = TILE_KEYS / CUT_KEYS - 1;
-        while (part > 0 && tile * TILE_KEYS + part * CUT_KEYS >= seen_keys) --part;
-        bool first = true;
-#pragma unroll 1
-        for (; part >= 0; --part) {
-            visit<true, CUT_KEYS>(tile, part, first);
-            first = false;
-        }
-    }
-
-    // A tile of keys, or one after the other its parts, from the last to the first.
-    template <bool MASKED, int KEYS = TILE_KEYS>
-    __device__ void visit(int tile, int part = 0, bool first = true) {
-        bool last = part == 0;
+    template <bool MASKED>
+    __device__ void visit(int tile) {
         take_turn();
-        if (first) sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-        ScoresOf<KEYS> scores;
-        start_scores<KEYS>(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM,
-                           shared.keys(ring.stage) + part * KEYS * HEAD_DIM);
+        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+        Scores scores;
+        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
         if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
         wait_for_products<0>();
-        if (last) leave(shared.keys_empty(ring.stage));
-        if (last && tile == work.first_tile) leave(shared.queries_empty());
-        if (first) leave_values();
+        leave(shared.keys_empty(ring.stage));
+        if (tile == work.first_tile) leave(shared.queries_empty());
+        leave_values();
         pass_turn();
         sums.take_row_sums(rows.sum);
-        if (first) {
-            if constexpr (PROMOTE) {
-                if (visited % PROMOTE_EVERY == 0 && visited > 0) sums.promote();
-            }
-            ++visited;
-            if constexpr (VALUE_BLOCK_SCALES) change_unit(tile);
+        if constexpr (PROMOTE) {
+            if (visited % PROMOTE_EVERY == 0 && visited > 0) sums.promote();
         }
-        if constexpr (MASKED) mask<KEYS>(scores, tile * TILE_KEYS + part * KEYS);
-        follow_maximum<KEYS>(scores);
-        if (first) sleep_until_phase(shared.values_full(ring.stage), ring.parity);
-        sums.start<KEYS>(scores, weights, shared.values(ring.stage) + part * (KEYS / VALUE_ROW) * VALUE_BOX_BYTES,
-                         rows.sum);
-        if (last) ring.advance();
+        ++visited;
+        if constexpr (VALUE_BLOCK_SCALES) change_unit(tile);
+        if constexpr (MASKED) mask(scores, tile * TILE_KEYS);
+        follow_maximum(scores);
+        sleep_until_phase(shared.values_full(ring.stage), ring.parity);
+        sums.start(scores, weights, shared.values(ring.stage), rows.sum);
+        ring.advance();
     }
 
     // Moves a row's maximum, and all that was summed relative to it, if the new scores are too far above.
-    template <int KEYS>
-    __device__ void follow_maximum(const ScoresOf<KEYS>& scores) {
+    __device__ void follow_maximum(const Scores& scores) {
         Maxima maxima;
-        maxima.include(scores, 0, KEYS);
+        maxima.include(scores, 0, TILE_KEYS);
         float largest[2];
         maxima.result(largest);
         bool above[2];

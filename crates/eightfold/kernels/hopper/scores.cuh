@@ -11,34 +11,30 @@ constexpr unsigned HALVES_LOWEST = 0xfc00fc00;  // minus infinity
 constexpr unsigned HALVES_MINUS_64 = 0xd400d400;
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
-// Of a tile's keys, or of a part of them.
-template <int KEYS>
 struct HalfScores {
-    static constexpr int COLUMNS = KEYS < SCORE_COLUMNS ? KEYS : SCORE_COLUMNS;  // of one product
+    __device__ unsigned at(int i) const { return value[i / (SCORE_COLUMNS / 4)][i % (SCORE_COLUMNS / 4)]; }
 
-    __device__ unsigned at(int i) const { return value[i / (COLUMNS / 4)][i % (COLUMNS / 4)]; }
-
-    unsigned value[KEYS / COLUMNS][COLUMNS / 4];  // [2j] row group, [2j+1] row group+8: keys 8j+2·quad and the next
+    unsigned value[SCORE_PARTS][SCORE_COLUMNS / 4];  // [2j] row group, [2j+1] row group+8: keys 8j+2·quad and the next
 
     // Of each of the two rows, keys from `visible` on are out of sight, counted from the lane's first key; of no row of
     // the warp are the first `seen` keys of the tile. Only the keys from `first` on.
     __device__ void mask(const int (&visible)[2], int seen, int first) {
         unsigned odd[2] = {bounds(visible[0]), bounds(visible[1])};
 #pragma unroll
-        for (int part = first / 64; part < KEYS / 64; ++part) {
+        for (int part = first / 64; part < TILE_KEYS / 64; ++part) {
             if (64 * (part + 1) > seen) hide(part, odd);
         }
     }
 
    private:
     __device__ unsigned& pair(int part, int i) {
-        return value[part / (COLUMNS / 64)][part % (COLUMNS / 64) * 16 + i];
+        return value[part / (SCORE_COLUMNS / 64)][part % (SCORE_COLUMNS / 64) * 16 + i];
     }
 
     // In f16, two keys at a time: 2·(visible - key) - 1 is 1 or more for a visible key, and -1 or less for a hidden one;
     // times 65504, less 64, that is a bound at or above every score, or minus infinity.
     __device__ static unsigned bounds(int visible) {
-        float twice = 2.0f * static_cast<float>(min(max(visible, -1), KEYS + 1));
+        float twice = 2.0f * static_cast<float>(min(max(visible, -1), TILE_KEYS + 1));
         return pack_f16(twice - 1.0f, twice - 3.0f);
     }
     __device__ void hide(int part, const unsigned (&odd)[2]) {
@@ -55,8 +51,7 @@ struct HalfMaxima {
     unsigned even[2] = {HALVES_LOWEST, HALVES_LOWEST}, odd[2] = {HALVES_LOWEST, HALVES_LOWEST};
 
     // Keys from the first to before the last.
-    template <int KEYS>
-    __device__ void include(const HalfScores<KEYS>& scores, int first_key, int last_key) {
+    __device__ void include(const HalfScores& scores, int first_key, int last_key) {
 #pragma unroll
         for (int i = first_key / 4; i < last_key / 4; i += 4) {
             even[0] = max_halves(even[0], scores.at(i));
@@ -78,18 +73,15 @@ struct HalfMaxima {
     }
 };
 
-template <int KEYS>
 struct FloatScores {
-    static constexpr int COLUMNS = KEYS < SCORE_COLUMNS ? KEYS : SCORE_COLUMNS;
+    __device__ float at(int i) const { return value[i / (SCORE_COLUMNS / 2)][i % (SCORE_COLUMNS / 2)]; }
 
-    __device__ float at(int i) const { return value[i / (COLUMNS / 2)][i % (COLUMNS / 2)]; }
-
-    float value[KEYS / COLUMNS]
-               [COLUMNS / 2];  // [4j], [4j+1] row group, keys 8j+2·quad and the next; [4j+2], [4j+3] row group+8
+    float value[SCORE_PARTS]
+               [SCORE_COLUMNS / 2];  // [4j], [4j+1] row group, keys 8j+2·quad and the next; [4j+2], [4j+3] row group+8
 
     __device__ void mask(const int (&visible)[2], int seen, int first) {
 #pragma unroll
-        for (int part = first / 64; part < KEYS / 64; ++part) {
+        for (int part = first / 64; part < TILE_KEYS / 64; ++part) {
             if (64 * (part + 1) > seen) hide(part, visible);
         }
     }
@@ -99,7 +91,7 @@ struct FloatScores {
 #pragma unroll
         for (int i = 32 * part; i < 32 * (part + 1); ++i) {
             int key = i / 4 * 8 + i % 2;
-            if (key >= visible[i / 2 % 2]) value[i / (COLUMNS / 2)][i % (COLUMNS / 2)] = minus_infinity();
+            if (key >= visible[i / 2 % 2]) value[i / (SCORE_COLUMNS / 2)][i % (SCORE_COLUMNS / 2)] = minus_infinity();
         }
     }
 };
@@ -107,8 +99,7 @@ struct FloatScores {
 struct FloatMaxima {
     float even[2] = {minus_infinity(), minus_infinity()}, odd[2] = {minus_infinity(), minus_infinity()};
 
-    template <int KEYS>
-    __device__ void include(const FloatScores<KEYS>& scores, int first_key, int last_key) {
+    __device__ void include(const FloatScores& scores, int first_key, int last_key) {
 #pragma unroll
         for (int i = first_key / 2; i < last_key / 2; i += 4) {
 #pragma unroll
@@ -130,15 +121,12 @@ struct FloatMaxima {
 };
 
 #if SCORES_F32
-template <int KEYS>
-using ScoresOf = FloatScores<KEYS>;
+using Scores = FloatScores;
 using Maxima = FloatMaxima;
 #else
-template <int KEYS>
-using ScoresOf = HalfScores<KEYS>;
+using Scores = HalfScores;
 using Maxima = HalfMaxima;
 #endif
-using Scores = ScoresOf<TILE_KEYS>;
 
 // The largest of keys in whole parts of 64, of which the first `absent` of the tile do not count.
 __device__ inline void include_present(Maxima& maxima, const Scores& scores, int first_key, int last_key, int absent) {
@@ -150,16 +138,14 @@ __device__ inline void include_present(Maxima& maxima, const Scores& scores, int
     }
 }
 
-// Starts the product with all keys, or with the products' columns from `first` to before `last`; the scores are there
-// after wait_for_products.
-template <int KEYS>
-__device__ inline void start_scores(ScoresOf<KEYS>& scores, unsigned queries, unsigned keys, int first = 0,
-                                    int last = KEYS / ScoresOf<KEYS>::COLUMNS) {
+// Starts the product of the parts from `first` to before `last`; the scores are there after wait_for_products.
+__device__ inline void start_scores(Scores& scores, unsigned queries, unsigned keys, int first = 0,
+                                    int last = SCORE_PARTS) {
     unsigned long long q = describe_matrix<HEAD_DIM>(queries);
     fence_products();
 #pragma unroll
     for (int part = first; part < last; ++part) {
-        unsigned long long k = describe_matrix<HEAD_DIM>(keys + part * ScoresOf<KEYS>::COLUMNS * HEAD_DIM);
+        unsigned long long k = describe_matrix<HEAD_DIM>(keys + part * SCORE_COLUMNS * HEAD_DIM);
 #pragma unroll
         for (int step = 0; step < SCORE_STEPS; ++step) {
             multiply_shared<E5M2>(scores.value[part], q + step * STEP_32, k + step * STEP_32, step > 0);

@@ -31,8 +31,6 @@ constexpr int VALUE_ROW = TILE_KEYS % 128 == 0 ? 128 : 64;
 constexpr int VALUE_BOXES = TILE_KEYS / VALUE_ROW;
 constexpr int SCORE_COLUMNS = KEYS_AT_ONCE ? VALUE_ROW : TILE_KEYS < 256 ? TILE_KEYS : 256;  // keys of one product
 constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
-// Causal tiles that a mask cuts are visited in parts of so many keys, since often no row sees the last one.
-constexpr int CUT_KEYS = CAUSAL && TILE_KEYS == 256 && !PINGPONG && !KEYS_AT_ONCE ? 128 : TILE_KEYS;
 constexpr int VALUE_STEPS = TILE_KEYS / STEP;
 
 // With the row sums on the tensor cores, eight rows of ones stand below V transposed: the product's next columns.

@@ -80,7 +80,7 @@ struct AttendAtOnce : Tile {
         for (int part = 0; part < PARTS; ++part) {
             constexpr int STEPS = VALUE_ROW / STEP;
             sleep_until_phase(shared.part_full(part), 0);
-            sums.start<TILE_KEYS>(scores, weights, shared.values(0), rows.sum, part * STEPS, (part + 1) * STEPS);
+            sums.start(scores, weights, shared.values(0), rows.sum, part * STEPS, (part + 1) * STEPS);
         }
         wait_for_products<0>();
         close();
@@ -121,7 +121,7 @@ struct AttendAtOnce : Tile {
         wait_for_copies<PARTS - 1 - PART>();
         publish_stores();
         __syncthreads();
-        start_scores<TILE_KEYS>(scores, shared.queries(), shared.keys(0), PART, PART + 1);
+        start_scores(scores, shared.queries(), shared.keys(0), PART, PART + 1);
         if constexpr (PART + 1 < PARTS) multiply_parts<PART + 1>(scores);
     }
 
@@ -130,7 +130,7 @@ struct AttendAtOnce : Tile {
         include_parts(scores, maxima);
         if constexpr (CUT > 0) {
             wait_for_products<0>();
-            mask<TILE_KEYS>(scores, start, TILE_KEYS - CUT);
+            mask(scores, start, TILE_KEYS - CUT);
             include_present(maxima, scores, TILE_KEYS - CUT, TILE_KEYS, -start);
         }
         float largest[2];

@@ -79,9 +79,8 @@ struct Sums {
     }
 
     // Starts P·V of a tile, or of some steps of it: the weights of 32 keys, their product, the next 32 while it runs.
-    template <int KEYS>
-    __device__ void start(const ScoresOf<KEYS>& scores, const Weights& weights, unsigned values, float (&row_sum)[2],
-                          int first = 0, int last = KEYS / STEP) {
+    __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2],
+                          int first = 0, int last = VALUE_STEPS) {
 #pragma unroll
         for (int step = first; step < last; ++step) {
             constexpr int STEPS_PER_ROW = VALUE_ROW / STEP;

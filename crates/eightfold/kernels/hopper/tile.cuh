@@ -50,8 +50,7 @@ struct Tile {
     __device__ void read_scales(int tile) { set_scales(*query_scale(0), *query_scale(1), *key_scale(tile)); }
 
     // Hides keys of a tile, which starts there, from rows that must not see them; only those from `first` on.
-    template <int KEYS>
-    __device__ void mask(ScoresOf<KEYS>& scores, int start, int first = 0) const {
+    __device__ void mask(Scores& scores, int start, int first = 0) const {
         int visible[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

@@ -74,8 +74,7 @@ struct HalfWeights {
         }
     }
 
-    template <int KEYS>
-    __device__ void words(const HalfScores<KEYS>& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
+    __device__ void words(const HalfScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
                           float (&)[2]) const {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
@@ -150,8 +149,7 @@ struct FloatWeights {
         }
     }
 
-    template <int KEYS>
-    __device__ void words(const FloatScores<KEYS>& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
+    __device__ void words(const FloatScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
                           float (&sums)[2]) const {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
