@@ -26,6 +26,7 @@
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
+#   SHAPES     the shapes to search [default: mission long 4,16,4096,128]
 #   SURVEY     how long each random survey lasts at most [default: 60s]
 #   SEARCH     how long each guided search lasts, without its validation [default: 15s]
 #   TOOLS      the tools to use [default: memcheck racecheck initcheck synccheck]
@@ -86,6 +87,14 @@ job() {
         tail -n 3 "$out/log/$name.err" | sed 's/^/    /'
     fi
     return $code
+}
+
+# Whether a kernel is among those that were asked for.
+has_kernel() {
+    case " $kernels " in
+    *" $1 "*) return 0 ;;
+    *) return 1 ;;
+    esac
 }
 
 # The lines of a log that a person wants at once: whatever is not a row that passed.
@@ -162,10 +171,7 @@ section_flagship() {
 }
 
 section_optimisations() {
-    case " $kernels " in
-    *" hopper "*) ;;
-    *) return ;;
-    esac
+    has_kernel hopper || return 0
     job optimisations "$eightfold" ledger --kernel hopper --measure --out "$out/records" ||
         grep '^error' "$out/log/optimisations.err"
     cut -c1-180 "$out/log/optimisations.txt"
@@ -186,10 +192,7 @@ section_profile() {
             troubles "profile-$kernel"
         cut -c1-200 "$out/log/profile-$kernel.txt"
     done
-    case " $kernels " in
-    *" hopper "*) ;;
-    *) return ;;
-    esac
+    has_kernel hopper || return 0
     # With the inputs where they are when launches are timed.
     for mask in "" --causal; do
         job "profile-plan$mask" "$eightfold" profile --cache hot $mask --shape $flagship_shapes --out "$out/records" ||
@@ -221,7 +224,7 @@ section_evolve() {
     for kernel in $kernels; do
         local space=softmax=fused
         [ "$kernel" = hopper ] && space=linear=8,rescale=lazy
-        for shape in mission long 4,16,4096,128; do
+        for shape in ${SHAPES:-mission long 4,16,4096,128}; do
             name=$kernel-$shape
             local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --ahead 16)
             job "survey-$name" "${evolve[@]}" --restrict "$(survey_space "$kernel" "$shape")" --policy random \

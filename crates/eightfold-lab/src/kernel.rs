@@ -53,9 +53,7 @@ impl Kernel {
             }
         }
     }
-}
 
-impl Kernel {
     /// What the plan picks where no stage fits, by when it does; and what turns knobs that are the same in all of those.
     pub fn others(self, head_dim: usize, mask: Mask) -> Vec<Candidate> {
         match self {

@@ -253,8 +253,8 @@ impl ProblemRecord {
 
     /// The problem again, as far as it is timed: shape, mask, output format.
     pub fn to_problem(&self) -> Result<Problem> {
-        let mask = if self.causal { Mask::Causal } else { Mask::None };
-        Ok(Problem::new(self.shape())?.with_mask(mask).with_output_format(self.output_format.parse()?))
+        let problem = Problem::new(self.shape())?.with_mask(Mask::causal_if(self.causal));
+        Ok(problem.with_output_format(self.output_format.parse()?))
     }
 
     /// What a person calls the shape, its sizes if that says something else, and the mask.

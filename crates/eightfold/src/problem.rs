@@ -90,6 +90,13 @@ pub enum Mask {
     Causal,
 }
 
+impl Mask {
+    /// The causal mask if it is asked for, and else none.
+    pub fn causal_if(causal: bool) -> Mask {
+        if causal { Mask::Causal } else { Mask::None }
+    }
+}
+
 knob_values! {
     /// The number format of the output.
     OutputFormat("output") {

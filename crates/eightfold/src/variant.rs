@@ -106,6 +106,11 @@ impl Family {
         self.knobs.iter().find(|knob| knob.name == name).ok_or_else(|| suggest::unknown("knob", name, &names))
     }
 
+    /// Whether its kernels are compiled at run time, for a GPU.
+    pub fn on_gpu(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// A hash of the kernel's sources, in hexadecimal: what was measured of others says nothing about these.
     pub fn source_hash(&self) -> String {
         match self.files {
@@ -155,6 +160,7 @@ mod tests {
             assert_eq!(variant.kernel(), Family::find(family.name).unwrap().name);
             assert_eq!(family.source_hash().len(), 16);
             assert!(variant.file().is_none_or(|file| family.files.contains(&file)));
+            assert_eq!(variant.on_device().is_some(), family.on_gpu());
         }
         let variant: Variant = "ladder:unpack".parse().unwrap();
         assert_eq!((variant.knob("pv").as_deref(), variant.knob("simd")), (Some("unpack"), None));

@@ -74,8 +74,7 @@ proptest! {
         let query_heads = kv_heads * group;
         let head_dim = 8 * eighths;
         let shape = Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim };
-        let mask = if causal { Mask::Causal } else { Mask::None };
-        let problem = Problem::new(shape)?.with_mask(mask).with_softmax_scale(scale)?;
+        let problem = Problem::new(shape)?.with_mask(Mask::causal_if(causal)).with_softmax_scale(scale)?;
         let [q, k, v] = inputs(shape);
         let (actual, expected) = (attention(&problem, &q, &k, &v)?, naive(&problem, &q, &k, &v));
         assert_close(&actual.values, &expected.values);

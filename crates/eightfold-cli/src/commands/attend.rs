@@ -1,11 +1,11 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::{AccuracyArguments, OutputArgument, mask};
+use super::selection::{AccuracyArguments, OutputArgument};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::quantize::SMALL_CODES;
-use eightfold::{Output, Plan, Problem, Result};
+use eightfold::{Mask, Output, Plan, Problem, Result};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
@@ -99,7 +99,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
 
 impl Arguments {
     fn problem(&self, tensors: &UserTensors) -> Result<Problem> {
-        let problem = self.own.problem(tensors, mask(self.causal))?;
+        let problem = self.own.problem(tensors, Mask::causal_if(self.causal))?;
         let problem = self.accuracy.apply(problem)?.with_output_format(self.out_dtype.into()).with_lse(self.lse);
         problem.with_output_layout(match self.own.layout {
             FileLayout::Bhsd => eightfold::Layout::Bhsd,

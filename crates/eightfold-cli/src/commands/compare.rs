@@ -1,12 +1,12 @@
 //! `eightfold compare`: one variant, binary or record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments, mask};
+use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::{Bar, KeepingBar};
 use clap::Args;
-use eightfold::{Error, OutputFormat, Plan, Problem, Result};
+use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result};
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
@@ -141,7 +141,7 @@ impl Arguments {
             let rule = format!("must be at least {FEWEST_ROUNDS}, got {rounds}");
             return Err(Error::invalid("rounds", rule, "leave it out for as many as it takes"));
         }
-        Ok((shape.name, Problem::new(shape.shape)?.with_mask(mask(self.causal))))
+        Ok((shape.name, Problem::new(shape.shape)?.with_mask(Mask::causal_if(self.causal))))
     }
 
     fn seeds(&self) -> impl Iterator<Item = u64> {

@@ -1,10 +1,10 @@
 //! `eightfold contestant`: one variant in a process of its own, for a comparison of two binaries. Hidden: it talks to
 //! `eightfold compare` of another binary, and not to people.
 
-use super::selection::{MannerArguments, TimedOutputArguments, mask};
+use super::selection::{MannerArguments, TimedOutputArguments};
 use crate::Verdict;
 use clap::Args;
-use eightfold::{Plan, Problem, Result, Variant};
+use eightfold::{Mask, Plan, Problem, Result, Variant};
 use eightfold_lab::compare::Serving;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
@@ -38,7 +38,7 @@ pub struct Arguments {
 pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
     let shape = shapes::parse(&arguments.shape)?;
-    let problem = Problem::new(shape.shape)?.with_mask(mask(arguments.causal));
+    let problem = Problem::new(shape.shape)?.with_mask(Mask::causal_if(arguments.causal));
     let variant: Variant = match &arguments.variant {
         Some(text) => suited(text, problem.shape().head_dim, problem.mask())?,
         None => Plan::new(&problem)?.variant(),

@@ -1,13 +1,13 @@
 //! `eightfold evolve`: searches a kernel's knobs for what is faster than the plan's choice.
 
 use super::recording::RecordArguments;
-use super::selection::{TimedOutputArguments, mask};
+use super::selection::TimedOutputArguments;
 use crate::output::{self, evolve_table};
 use crate::progress::Bar;
 use crate::{Verdict, interrupt};
 use clap::Args;
 use eightfold::installed::{self, Installed};
-use eightfold::{Error, Family, Problem, Result, Shape, Variant};
+use eightfold::{Error, Family, Mask, Problem, Result, Shape, Variant};
 use eightfold_lab::evolve::{
     Budget, Contents, ELITE_FILE, Evaluator, Evolution, Found, Header, Journal, Mutator, PROTOCOL, Policy, Recording,
     Restriction, Search, Space, Start, Task, Validation, Workers, journal,
@@ -225,7 +225,7 @@ impl Arguments {
             }
         };
         // After the workers: a device that serves one process at a time is theirs.
-        let on_device = !family.files.is_empty() && matches!(evaluator, Evaluator::Workers(_));
+        let on_device = family.on_gpu() && matches!(evaluator, Evaluator::Workers(_));
         let provenance = if on_device { provenance.with_cuda() } else { provenance };
         let (journal, contents, folder) = match (resumed, &self.resume) {
             (Some((journal, contents)), Some(folder)) => (journal, Some(contents), folder.clone()),
@@ -254,12 +254,12 @@ impl Arguments {
         };
         let family = Family::find(&kernel)?;
         let restriction = Restriction::parse(family, self.restrict.as_deref().unwrap_or_default())?;
-        let ahead = self.ahead.unwrap_or(if !family.files.is_empty() { DEFAULT_AHEAD } else { 1 });
+        let ahead = self.ahead.unwrap_or(if family.on_gpu() { DEFAULT_AHEAD } else { 1 });
         if ahead == 0 {
             return Err(Error::invalid("ahead", "must be at least 1, got 0", "leave it out"));
         }
-        let output = self.output.format(!family.files.is_empty());
-        let problem = Problem::new(named.shape)?.with_mask(mask(self.causal)).with_output_format(output);
+        let output = self.output.format(family.on_gpu());
+        let problem = Problem::new(named.shape)?.with_mask(Mask::causal_if(self.causal)).with_output_format(output);
         let asked = self.mutator.clone();
         let mutator = asked.or_else(|| self.mutator_replay.as_ref().map(|_| "a recording".into()));
         let header = Header {

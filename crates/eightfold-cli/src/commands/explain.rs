@@ -1,9 +1,9 @@
 //! `eightfold explain`: what would run for a problem, and why.
 
-use super::selection::{AccuracyArguments, mask};
+use super::selection::AccuracyArguments;
 use crate::{Verdict, output};
 use clap::Args;
-use eightfold::{Plan, Problem, Result};
+use eightfold::{Mask, Plan, Problem, Result};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::shapes;
@@ -42,7 +42,7 @@ struct Considered {
 /// Prints the plan.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let shape = shapes::parse(&arguments.shape)?.shape;
-    let problem = arguments.accuracy.apply(Problem::new(shape)?.with_mask(mask(arguments.causal)))?;
+    let problem = arguments.accuracy.apply(Problem::new(shape)?.with_mask(Mask::causal_if(arguments.causal)))?;
     let plan = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;

@@ -4,7 +4,7 @@
 use crate::output;
 use eightfold::cuda::Arch;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Result, Variant};
+use eightfold::{Error, Result, Variant, suggest};
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::ledger::{self, Ledger, OptimisationEntry};
 use eightfold_lab::record::Kind;
@@ -24,10 +24,15 @@ pub struct Measured {
 /// Compares the optimisations of these kernels, or those of these names, without and with them. An error where nothing
 /// could be.
 pub fn all(kernels: &[Kernel], only: &[String], out: &Path, nvrtc: Option<&Path>) -> Result<Measured> {
-    let known: Vec<OptimisationEntry> = kernels.iter().flat_map(|kernel| Ledger::of(*kernel).optimisations).collect();
+    let mut known = Vec::new();
+    let mut on_gpu = Vec::new();
+    for kernel in kernels {
+        let optimisations = Ledger::of(*kernel).optimisations;
+        on_gpu.extend((kernel.on_gpu() && !optimisations.is_empty()).then_some(*kernel));
+        known.extend(optimisations);
+    }
     let entries = chosen(known, only)?;
-    let used = kernels.iter().filter(|kernel| kernel.on_gpu() && !Ledger::of(**kernel).optimisations.is_empty());
-    used.copied().try_for_each(check_device)?;
+    on_gpu.into_iter().try_for_each(check_device)?;
     if entries.is_empty() {
         let names = kernels.iter().map(Kernel::to_string).collect::<Vec<_>>().join(", ");
         let rule = format!("the ledger of {names} has stages alone, and no optimisations");
@@ -50,12 +55,8 @@ pub fn all(kernels: &[Kernel], only: &[String], out: &Path, nvrtc: Option<&Path>
 /// Those of these names; all if none is given.
 fn chosen(known: Vec<OptimisationEntry>, only: &[String]) -> Result<Vec<OptimisationEntry>> {
     if let Some(unknown) = only.iter().find(|name| known.iter().all(|entry| entry.name != **name)) {
-        let names = known.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join("; ");
-        return Err(Error::invalid(
-            "only",
-            format!("no optimisation is called `{unknown}`"),
-            format!("take of: {names}"),
-        ));
+        let names: Vec<&str> = known.iter().map(|entry| entry.name.as_str()).collect();
+        return Err(suggest::unknown("only", unknown, &names));
     }
     Ok(known.into_iter().filter(|entry| only.is_empty() || only.contains(&entry.name)).collect())
 }
@@ -131,8 +132,8 @@ mod tests {
         assert_eq!(names(&[]).unwrap().len(), known().len());
         assert_eq!(names(&["split keys", "deeper ring"]).unwrap(), ["split keys", "deeper ring"]);
         let error = names(&["split keys", "wider ring"]).unwrap_err().to_string();
-        assert!(error.starts_with("only: no optimisation is called `wider ring`"), "{error}");
-        assert!(error.contains("take of: scores in f16; all keys at once;"), "{error}");
+        assert!(error.starts_with("only: `wider ring` is unknown; did you mean `deeper ring`?"), "{error}");
+        assert!(error.contains("(valid: scores in f16, all keys at once, all keys at once under the mask,"), "{error}");
     }
 
     #[test]

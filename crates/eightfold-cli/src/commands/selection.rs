@@ -33,13 +33,8 @@ impl ShapeArguments {
 
     /// The mask.
     pub fn mask(&self) -> Mask {
-        mask(self.causal)
+        Mask::causal_if(self.causal)
     }
-}
-
-/// The mask that `--causal` asks for.
-pub fn mask(causal: bool) -> Mask {
-    if causal { Mask::Causal } else { Mask::None }
 }
 
 /// How exact a plan's result must be.

@@ -1,7 +1,6 @@
 //! The ledger, held against the committed records.
 
 use crate::support::{Place, stderr};
-use eightfold::Mask;
 use eightfold_lab::compare::{Comparison, Side};
 use eightfold_lab::gates::Outcome;
 use eightfold_lab::kernel::{Kernel, suited};
@@ -90,10 +89,9 @@ fn a_record_that_cannot_be_read_is_passed_over_with_a_note() {
 /// What a comparison of an optimisation on an H200 would have written, with this speed-up.
 fn compared(entry: &OptimisationEntry, ratio: f64) -> Comparison {
     let problem = entry.problem().unwrap().with_output_format(timed_output(true));
-    let mask = if entry.causal { Mask::Causal } else { Mask::None };
     let side = |text: &str, us| Side {
         name: text.into(),
-        implementation: suited(text, problem.shape().head_dim, mask).unwrap().to_string(),
+        implementation: suited(text, problem.shape().head_dim, problem.mask()).unwrap().to_string(),
         p50_us: Some(us),
     };
     let outcome = if ratio > 1.02 { Outcome::Pass } else { Outcome::Negative };

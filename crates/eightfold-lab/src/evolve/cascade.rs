@@ -20,13 +20,12 @@ use std::time::Instant;
 /// take longer than the rest.
 const FRESH_GFLOP: f64 = 0.06;
 
-/// The most rounds of a timing, and about how long it may take, whatever it has by then.
-struct Effort {
-    rounds: usize,
-    seconds: f64,
-}
-const QUICK: Effort = Effort { rounds: 6, seconds: 0.5 };
-const FULL: Effort = Effort { rounds: 24, seconds: 2.0 };
+/// Rounds of a quick timing, and of a full one.
+const QUICK_ROUNDS: usize = 6;
+const FULL_ROUNDS: usize = 24;
+
+/// A timing ends after about this long, whatever it has.
+const MOST_SECONDS: f64 = 2.0;
 
 /// What is slower than this share of the best in a few runs is not timed further.
 const HOPELESS: f64 = 0.65;
@@ -61,8 +60,8 @@ pub struct Bench<'a> {
 /// The problem of a task.
 pub fn problem(task: &Task) -> Result<Problem> {
     let shape: Shape = task.shape.parse()?;
-    let mask = if task.causal { Mask::Causal } else { Mask::None };
-    Ok(Problem::new(shape)?.with_mask(mask).with_output_format(task.output_format.parse()?))
+    let problem = Problem::new(shape)?.with_mask(Mask::causal_if(task.causal));
+    Ok(problem.with_output_format(task.output_format.parse()?))
 }
 
 /// The variant of a kernel that a plan runs on this machine, if nothing is installed: the baseline of every search.
@@ -256,7 +255,7 @@ impl<'a> Bench<'a> {
             let launches = challenger.launches_per_run() as f64;
             return Ok(Fate::Measured { speed_up: pilot, p50_us: fastest_s / launches * 1e6, timing: Depth::Pilot });
         }
-        let (speed_up, p50_us) = self.race(&mut *challenger, &QUICK).map_err(unsound)?;
+        let (speed_up, p50_us) = self.race(&mut *challenger, QUICK_ROUNDS).map_err(unsound)?;
         if speed_up < CONTENDER * best {
             return Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Quick });
         }
@@ -265,16 +264,16 @@ impl<'a> Bench<'a> {
         note_errors(&entry, evidence);
         passed(&entry)?;
         let mut challenger = timed(candidate, &entry, self.case).map_err(unsound)?;
-        let (speed_up, p50_us) = self.race(&mut *challenger, &FULL).map_err(unsound)?;
+        let (speed_up, p50_us) = self.race(&mut *challenger, FULL_ROUNDS).map_err(unsound)?;
         Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Full })
     }
 
-    fn race(&mut self, challenger: &mut dyn Contestant, effort: &Effort) -> Result<(f64, f64)> {
+    fn race(&mut self, challenger: &mut dyn Contestant, most_rounds: usize) -> Result<(f64, f64)> {
         let on_gpu = self.baseline.on_gpu();
         let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
         let policy = &TimingPolicy { warmup_iterations: WARM_UP_RUNS, ..*policy };
         let method = Method { policy, manner: Manner::default(), on_gpu };
-        let race = Race { method, seed: self.seed, most_rounds: effort.rounds, most_seconds: effort.seconds };
+        let race = Race { method, seed: self.seed, most_rounds, most_seconds: MOST_SECONDS };
         let contestants: &mut [&mut dyn Contestant] = &mut [&mut *self.contestant, challenger];
         let Raced { samples, .. } = race.run(contestants, &mut |_| false, &mut |_, _| {})?;
         let unclear = || Error::unavailable("the timing", "too few rounds", "give it a quieter machine");

@@ -390,7 +390,7 @@ impl Search {
             .filter(|trial| trial.fate.speed_up().is_some())
             .filter_map(|trial| trial.evidence.code_hash.clone())
             .collect();
-        let compiled = !self.space.family().files.is_empty();
+        let compiled = self.space.family().on_gpu();
         for (place, trial) in waiting.iter().enumerate() {
             let ahead = waiting[place + 1..].iter().filter(|_| compiled).map(|later| &self.pending[later]);
             let ahead = ahead.filter(|later| later.source.is_none()).map(|later| later.variant.clone()).collect();

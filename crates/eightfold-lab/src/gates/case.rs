@@ -182,7 +182,7 @@ fn reference_of_head(problem: &Problem, [q, k, v]: [RowsOf<'_>; 3], blocks: &[Ro
             reference.lse.resize(reference.lse.len() + block.rows, f64::NEG_INFINITY);
             continue;
         };
-        let seen = key_len(&Some(*part)) * head_dim;
+        let seen = part.shape().key_len * head_dim;
         let queries = q(batch, head, block.first..block.first + block.rows);
         let Reference { values, lse } = reference::attention(part, &queries, &k[..seen], &v[..seen])?;
         reference.values.extend(values);

@@ -65,8 +65,7 @@ pub struct Tested {
 impl OptimisationEntry {
     /// The problem that it is measured on.
     pub fn problem(&self) -> Result<Problem> {
-        let mask = if self.causal { Mask::Causal } else { Mask::None };
-        Ok(Problem::new(shapes::parse(&self.shape)?.shape)?.with_mask(mask))
+        Ok(Problem::new(shapes::parse(&self.shape)?.shape)?.with_mask(Mask::causal_if(self.causal)))
     }
 
     /// What `without` or `with` stands for.

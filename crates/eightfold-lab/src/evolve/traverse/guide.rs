@@ -21,7 +21,7 @@ pub struct Guidance {
     pub insight: Option<(String, Step)>,
 }
 
-/// Samples before anything else is tried: on every recorded space, more of them find the best later.
+/// Samples before anything else is tried: with twice as many, the best is found sooner in no recorded space.
 const FIRST_SAMPLES: usize = 4;
 
 /// Of later candidates, in percent: new places, crossovers, insights; the rest are plain mutations.

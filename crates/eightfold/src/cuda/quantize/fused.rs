@@ -2,7 +2,7 @@
 
 use super::argument::{Blocks, TURNED_KEYS};
 use super::values::ValueFormat;
-use crate::cuda::driver::Grid;
+use crate::cuda::driver::{ALIGNMENT_BYTES, Grid};
 use crate::tensor::{Dims, Granularity, Layout};
 
 /// Threads of a block; `THREADS` of the device code.
@@ -22,8 +22,8 @@ const FEWEST_VECTORS: usize = 4;
 /// Tiles that a block turns at a time, four vectors of every thread; `TILES` of the device code.
 const TILES: usize = THREADS / (32 * TURNED_KEYS / LINE);
 
-/// Lines of codes are padded to a multiple of this many bytes; `LINE` of the device code.
-const LINE: usize = 16;
+/// What lines of codes are padded to a multiple of; `LINE` of the device code.
+const LINE: usize = ALIGNMENT_BYTES;
 
 /// The largest that the device code is written for; `MOST_BLOCKS` there.
 const LARGEST_CLUSTER: u32 = 16;
@@ -111,13 +111,10 @@ mod tests {
 
     const MISSION: Dims = Dims { batch: 4, heads: 16, len: 4096, head_dim: 128 };
 
-    fn fused(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Fused> {
-        Fused::new(dims, values, granularity, layout)
-    }
-
     fn of_heads(len: usize, head_dim: usize, values: ValueFormat, layout: Layout) -> Option<(usize, u32, i32)> {
         let dims = Dims { len, head_dim, ..MISSION };
-        fused(dims, values, Granularity::Head, layout).map(|fused| (fused.vectors, fused.cluster, fused.block_rows))
+        Fused::new(dims, values, Granularity::Head, layout)
+            .map(|fused| (fused.vectors, fused.cluster, fused.block_rows))
     }
 
     #[test]
@@ -149,7 +146,7 @@ mod tests {
 
     #[test]
     fn two_launches_remain_for_what_does_not_fit() {
-        let of = |granularity, layout| fused(MISSION, ValueFormat::Bf16, granularity, layout);
+        let of = |granularity, layout| Fused::new(MISSION, ValueFormat::Bf16, granularity, layout);
         assert_eq!(of(Granularity::Tensor, Layout::Bhsd), None);
         assert_eq!(of(Granularity::Block { rows: 127 }, Layout::Bhsd), None);
         assert_eq!(of(Granularity::Block { rows: 136 }, Layout::Bhds), None);
@@ -160,11 +157,13 @@ mod tests {
         let head = of(Granularity::Head, Layout::Bhsd);
         assert_eq!(of(Granularity::Block { rows: 1 << 40 }, Layout::Bhsd), head);
         let one = Dims { batch: 1, heads: 1, ..MISSION };
-        assert!(fused(one, ValueFormat::F32, Granularity::Tensor, Layout::Bhsd).is_some());
+        assert!(Fused::new(one, ValueFormat::F32, Granularity::Tensor, Layout::Bhsd).is_some());
         // Rows further apart than the device code counts.
         let wide = Dims { batch: 1, heads: 1 << 22, len: 16, head_dim: 128 };
-        assert_eq!(fused(wide, ValueFormat::F32, Granularity::Head, Layout::Bhsd), None);
-        assert!(fused(Dims { heads: 1 << 21, ..wide }, ValueFormat::F32, Granularity::Head, Layout::Bhsd).is_some());
+        assert_eq!(Fused::new(wide, ValueFormat::F32, Granularity::Head, Layout::Bhsd), None);
+        assert!(
+            Fused::new(Dims { heads: 1 << 21, ..wide }, ValueFormat::F32, Granularity::Head, Layout::Bhsd).is_some()
+        );
     }
 
     /// `vector_at` of the device code.
@@ -186,7 +185,7 @@ mod tests {
 
     /// How often each vector of a head is read by the blocks of its clusters.
     fn reads(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Vec<u8>> {
-        let fused = fused(dims, values, granularity, layout)?;
+        let fused = Fused::new(dims, values, granularity, layout)?;
         let vector = 16 / values.bytes();
         let row_vectors = dims.head_dim / vector;
         let scale_rows = match granularity {
