@@ -25,9 +25,6 @@ const TILES: usize = THREADS / (32 * TURNED_KEYS / LINE);
 /// What lines of codes are padded to a multiple of; `LINE` of the device code.
 const LINE: usize = ALIGNMENT_BYTES;
 
-/// The largest cluster that every device with clusters allows.
-const PORTABLE_CLUSTER: u32 = 8;
-
 /// The largest that the device code is written for; `MOST_BLOCKS` there.
 const LARGEST_CLUSTER: u32 = 16;
 
@@ -72,12 +69,10 @@ impl Fused {
 
         let capacity = |vectors| capacity(vectors, row_vectors, turned);
         let fits = |vectors: usize, cluster: u32| rows <= capacity(vectors).saturating_mul(cluster as usize);
-        let clusters = |largest: u32| (0..=largest.ilog2()).map(|log2| 1u32 << log2);
-        // Small blocks before large ones, and clusters that every device allows before those that some do.
-        let [few, many] = VECTORS;
-        let choices = clusters(PORTABLE_CLUSTER).map(|cluster| (few, cluster));
-        let choices = choices.chain(clusters(LARGEST_CLUSTER).map(|cluster| (many, cluster)));
-        let (vectors, cluster) = choices.into_iter().find(|(vectors, cluster)| fits(*vectors, *cluster))?;
+        let clusters = || (0..=LARGEST_CLUSTER.ilog2()).map(|log2| 1u32 << log2);
+        // Small blocks before large ones: while some encode, others load.
+        let choices = VECTORS.into_iter().flat_map(|vectors| clusters().map(move |cluster| (vectors, cluster)));
+        let (vectors, cluster) = { choices }.find(|(vectors, cluster)| fits(*vectors, *cluster))?;
 
         let block_rows = rows.div_ceil(cluster as usize);
         let block_rows = if turned { block_rows.next_multiple_of(TURNED_KEYS) } else { block_rows };
@@ -131,7 +126,12 @@ mod tests {
         }
         for layout in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::BhdsExchanged] {
             assert_eq!(of_heads(2048, 128, F16, layout), Some((8, 8, 256)), "{layout}");
-            assert_eq!(of_heads(4096, 128, Bf16, layout), Some((16, 8, 512)), "{layout}");
+            assert_eq!(of_heads(4096, 128, Bf16, layout), Some((8, 16, 256)), "{layout}");
+            assert_eq!(
+                of_heads(4097, 128, Bf16, layout).map(|(vectors, cluster, _)| (vectors, cluster)),
+                Some((16, 16)),
+                "{layout}"
+            );
             assert_eq!(of_heads(8192, 128, Bf16, layout), Some((16, 16, 512)), "{layout}");
             assert_eq!(of_heads(4096, 128, F32, layout), Some((16, 16, 256)), "{layout}");
             assert_eq!(of_heads(8193, 128, Bf16, layout), None, "{layout}");
