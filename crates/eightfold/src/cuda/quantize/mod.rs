@@ -415,13 +415,13 @@ mod tests {
 
     /// The programs of one launch, for short heads and for long ones.
     fn fused_programs(head_dim: usize) -> Vec<Program> {
-        let lens = [1, 4096 * 128 / head_dim];
+        let lens = |values: ValueFormat| [1, (2 << 20) / (head_dim * values.bytes())];
         let of = |kind: Kind, len| {
             let fused = Fused::new(Dims { len, head_dim, ..DIMS }, kind.values, Granularity::Head, kind.layout)?;
             Some(kind.fused_program(fused))
         };
         let plain = kinds(head_dim).into_iter().filter(|kind| !kind.centered);
-        plain.flat_map(|kind| lens.map(|len| of(kind, len))).flatten().collect()
+        plain.flat_map(|kind| lens(kind.values).map(|len| of(kind, len))).flatten().collect()
     }
 
     /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
