@@ -5,7 +5,7 @@ use super::fate::{Depth, Evidence, Fate};
 use super::protocol::{Examined, Request, Task};
 use crate::build;
 use crate::examine::{Candidate, Examination};
-use crate::gates::{Case, Gate, Outcome, StandardCase, Thresholds, TimingPolicy, quantizer};
+use crate::gates::{Case, Gate, Outcome, StandardCase, Thresholds, TimingPolicy, prepare_all, quantizer};
 use crate::inputs::Family;
 use crate::measure::{Contestant, Manner, Method, Race, Raced, Rotation, Samples, brief_contestant};
 use crate::record::Entry;
@@ -47,8 +47,8 @@ pub struct Bench<'a> {
     /// What all are timed against.
     pub baseline: Candidate,
     problem: Problem,
-    /// The inputs that are timed.
-    case: &'a Case,
+    /// Inputs at full size; the first are timed.
+    cases: &'a [Case],
     thresholds: &'a Thresholds,
     contestant: Box<dyn Contestant + 'a>,
     baseline_s: f64,
@@ -102,18 +102,20 @@ impl<'a> Bench<'a> {
         Ok(baseline)
     }
 
-    /// The inputs that are timed, the same for every worker of a search.
-    pub fn case(task: &Task, baseline: &Candidate) -> Result<Case> {
+    /// Inputs at full size, the same for every worker of a search: those that are timed, and those on which sums that are
+    /// too long show.
+    pub fn cases(task: &Task, baseline: &Candidate) -> Result<Vec<Case>> {
         let problem = problem(task)?;
+        let cases = [Family::Gaussian, Family::BiasedValues];
+        let cases = cases.map(|family| StandardCase { problem, family, seed: task.seed });
         let quantizer = quantizer(&problem, std::slice::from_ref(baseline));
-        let case = StandardCase { problem, family: Family::Gaussian, seed: task.seed };
-        case.prepare(&quantizer, &task.thresholds.correctness.reference)
+        prepare_all(&cases, &quantizer, &task.thresholds.correctness.reference)
     }
 
     /// Gates and prepares the baseline; without it nothing can be timed.
-    pub fn new(task: &'a Task, baseline: Candidate, case: &'a Case) -> Result<Bench<'a>> {
+    pub fn new(task: &'a Task, baseline: Candidate, cases: &'a [Case]) -> Result<Bench<'a>> {
         let thresholds = &task.thresholds;
-        let entry = gate(&baseline, std::slice::from_ref(case), thresholds);
+        let entry = gate(&baseline, cases, thresholds);
         if let Err(fate) = passed(&entry) {
             return Err(Error::unavailable(
                 "the baseline",
@@ -121,13 +123,13 @@ impl<'a> Bench<'a> {
                 "see `eightfold run`",
             ));
         }
-        let mut contestant = timed(&baseline, &entry, case)?;
+        let mut contestant = timed(&baseline, &entry, &cases[0])?;
         contestant.prepare()?;
         let baseline_s = fastest_s(&mut *contestant)?;
         Ok(Bench {
             baseline,
-            problem: case.problem,
-            case,
+            problem: cases[0].problem,
+            cases,
             thresholds,
             contestant,
             baseline_s,
@@ -194,7 +196,7 @@ impl<'a> Bench<'a> {
         let together = together.filter(|text| self.compiled.insert(text.to_string()));
         let parsed = together.filter_map(|text| Some(Candidate { name: text.clone(), variant: text.parse().ok()? }));
         let together: Vec<Candidate> = parsed.collect();
-        build::ahead(&together, checked.iter().chain([self.case]), device.arch());
+        build::ahead(&together, checked.iter().chain(self.cases), device.arch());
     }
 
     /// The compiler and the resource gate.
@@ -204,8 +206,7 @@ impl<'a> Bench<'a> {
         request: &Request,
         evidence: &mut Evidence,
     ) -> std::result::Result<(), Fate> {
-        let examination =
-            examination(std::slice::from_ref(self.case), std::slice::from_ref(candidate), self.thresholds);
+        let examination = examination(&self.cases[..1], std::slice::from_ref(candidate), self.thresholds);
         let Some(built) = examination.resources(candidate) else { return Ok(()) };
         let reason = built.gate.summary.clone();
         let Some(build) = built.build else {
@@ -246,7 +247,7 @@ impl<'a> Bench<'a> {
     fn time(&mut self, candidate: &Candidate, best: f64, evidence: &mut Evidence) -> std::result::Result<Fate, Fate> {
         let unsound = |error: Error| of_error(&error);
         let entry = Entry::new(&candidate.name, candidate.variant.to_string());
-        let mut challenger = timed(candidate, &entry, self.case).map_err(unsound)?;
+        let mut challenger = timed(candidate, &entry, &self.cases[0]).map_err(unsound)?;
         challenger.prepare().map_err(unsound)?;
         let fastest_s = fastest_s(&mut *challenger).map_err(unsound)?;
         let pilot = self.baseline_s / fastest_s;
@@ -260,10 +261,10 @@ impl<'a> Bench<'a> {
             return Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Quick });
         }
         drop(challenger);
-        let entry = gate(candidate, std::slice::from_ref(self.case), self.thresholds);
+        let entry = gate(candidate, self.cases, self.thresholds);
         note_errors(&entry, evidence);
         passed(&entry)?;
-        let mut challenger = timed(candidate, &entry, self.case).map_err(unsound)?;
+        let mut challenger = timed(candidate, &entry, &self.cases[0]).map_err(unsound)?;
         let (speed_up, p50_us) = self.race(&mut *challenger, FULL_ROUNDS).map_err(unsound)?;
         Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Full })
     }
@@ -463,8 +464,8 @@ mod tests {
     fn a_candidate_goes_as_deep_as_it_is_worth() {
         let task = task();
         let baseline = Bench::baseline(&task).unwrap();
-        let case = Bench::case(&task, &baseline).unwrap();
-        let mut bench = Bench::new(&task, baseline.clone(), &case).unwrap();
+        let cases = Bench::cases(&task, &baseline).unwrap();
+        let mut bench = Bench::new(&task, baseline.clone(), &cases).unwrap();
         let mut depth = |best| match bench.examine(&request("cpu:lanes", best)).fate {
             Fate::Measured { timing, speed_up, p50_us } => {
                 assert!(speed_up > 0.0 && p50_us > 0.0);
@@ -479,8 +480,8 @@ mod tests {
     fn failures_have_their_kinds() {
         let task = task();
         let baseline = Bench::baseline(&task).unwrap();
-        let case = Bench::case(&task, &baseline).unwrap();
-        let mut bench = Bench::new(&task, baseline.clone(), &case).unwrap();
+        let cases = Bench::cases(&task, &baseline).unwrap();
+        let mut bench = Bench::new(&task, baseline.clone(), &cases).unwrap();
         let mut kind = |request: Request| bench.examine(&request).fate.failure();
         assert_eq!(kind(request("cpu:tile_keys=17", 1.0)), Some("restricted"));
         let source = Some("__global__".to_string());
@@ -490,15 +491,30 @@ mod tests {
         strict.thresholds.correctness.tolerance.f32.relative_l2 = 1e-12;
         strict.thresholds.correctness.tolerance.f32.families.clear();
         assert!(
-            Bench::new(&strict, baseline.clone(), &case)
+            Bench::new(&strict, baseline.clone(), &cases)
                 .err()
                 .unwrap()
                 .to_string()
                 .contains("the baseline is not available")
         );
-        let lenient = Bench::new(&task, baseline, &case).unwrap();
+        let lenient = Bench::new(&task, baseline, &cases).unwrap();
         let mut bench = Bench { thresholds: &strict.thresholds, ..lenient };
         assert_eq!(bench.examine(&request("cpu:lanes", 1.0)).fate.failure(), Some("wrong"));
+    }
+
+    #[test]
+    fn a_contender_is_right_at_full_size_on_means_of_v_too() {
+        let task = task();
+        let baseline = Bench::baseline(&task).unwrap();
+        let cases = Bench::cases(&task, &baseline).unwrap();
+        let mut strict = task.clone();
+        strict.thresholds.correctness.tolerance.f32.families.insert(Family::BiasedValues, 1e-12);
+        let lenient = Bench::new(&task, baseline, &cases).unwrap();
+        let mut bench = Bench { thresholds: &strict.thresholds, ..lenient };
+        assert!(bench.fresh_cases(4).unwrap().iter().all(|case| case.family != Some(Family::BiasedValues)));
+        let mut fate = |best| bench.examine(&request("cpu:lanes", best)).fate;
+        assert_eq!(fate(1.25).failure(), None);
+        assert_eq!(fate(0.1).failure(), Some("wrong"));
     }
 
     #[test]

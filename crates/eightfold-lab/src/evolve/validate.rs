@@ -56,7 +56,9 @@ pub fn validate(
         return Err(Error::unavailable("the validation", reason, "see `eightfold run`"));
     }
     let mut field: Vec<(usize, Box<dyn Contestant + '_>)> = Vec::new();
-    let (manner, on_gpu) = (Manner::default(), baseline.on_gpu());
+    let on_gpu = baseline.on_gpu();
+    // A GPU that was busy for long holds its clocks down, for one contestant more than for another.
+    let manner = Manner { burst: on_gpu, ..Manner::default() };
     let (mut timer, mut inputs) = (None, 1);
     for (place, candidate) in std::iter::once((0, baseline)).chain(candidates.iter().enumerate()) {
         if sound(&group.entries[place]) {

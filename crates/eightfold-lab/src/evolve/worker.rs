@@ -42,8 +42,8 @@ pub fn serve() -> Result<()> {
 
 fn work(task: &Task, asked: &Receiver<String>) -> Result<()> {
     let baseline = Bench::baseline(task)?;
-    let case = Bench::case(task, &baseline)?;
-    let mut bench = Bench::new(task, baseline, &case)?;
+    let cases = Bench::cases(task, &baseline)?;
+    let mut bench = Bench::new(task, baseline, &cases)?;
     answer(&Answer::Ready(Ready {
         device: bench.device()?,
         source_hash: Family::find(&task.kernel)?.source_hash(),
