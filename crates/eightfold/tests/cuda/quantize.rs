@@ -123,6 +123,21 @@ fn every_block_of_a_cluster_is_heard() {
     }
 }
 
+/// More heads than a device holds clusters of 1, 8 and 16 blocks at a time, no two with scales alike.
+#[test]
+fn clusters_take_one_head_after_the_other() {
+    let Some((device, stream)) = device() else { return };
+    for (heads, len, head_dim) in [(700, 20, 64), (41, 1030, 128), (20, 2100, 128)] {
+        let dims = Dims { batch: 1, heads, len, head_dim };
+        let mut values = gaussian(dims.count(), 5);
+        for (head, values) in values.chunks_mut(len * head_dim).enumerate() {
+            values.iter_mut().for_each(|value| *value *= 1.0 + head as f32);
+        }
+        let values: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
+        assert_same(&device, &stream, &values, dims, Layout::Bhsd, &[Granularity::Head]);
+    }
+}
+
 #[test]
 fn values_are_read_once_where_they_fit() {
     let Some((device, stream)) = device() else { return };
@@ -142,6 +157,11 @@ fn values_are_read_once_where_they_fit() {
         assert_eq!(kernels(300, Granularity::Tensor, layout), 2);
         assert_eq!(kernels(8200, Granularity::Head, layout), 2);
     }
+    let dims = Dims { batch: 1, heads: 2, len: 131, head_dim: 128 };
+    let values = vec![bf16::ONE; dims.count()];
+    let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+    let centred = DeviceQuantizer::centered(&device, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhsd);
+    assert_eq!(centred.unwrap().kernels(), 2 + once);
 }
 
 #[test]
@@ -228,7 +248,9 @@ fn assert_same_centered<T: Number>(device: &Device, stream: &Stream, values: &[T
 #[test]
 fn centred_the_bits_are_those_of_the_host() {
     let Some((device, stream)) = device() else { return };
-    for (batch, heads, len, head_dim) in [(2, 3, 131, 64), (1, 2, 1000, 128), (1, 1, 1, 8), (2, 2, 64, 72)] {
+    for (batch, heads, len, head_dim) in
+        [(2, 3, 131, 64), (1, 2, 1000, 128), (1, 1, 1, 8), (2, 2, 64, 72), (1, 300, 40, 64), (1, 1, 4100, 128)]
+    {
         let dims = Dims { batch, heads, len, head_dim };
         for from in [Layout::Bhsd, Layout::Bshd] {
             let mut values = values(dims, from);

@@ -3,24 +3,25 @@
 use crate::support::{compiler, count_of_draws, failures, problem, specialised};
 use eightfold::cuda::Arch;
 use eightfold::cuda::Specialisation;
-use eightfold::cuda::ladder::{ARCHS, Config, STAGES, draws};
+use eightfold::cuda::ladder::{ARCHS, Config, STAGES, choose, draws};
 use eightfold::{Fp8Format, Granularity, Mask, OutputFormat};
 
 #[test]
-fn every_stage_compiles_without_spills_for_every_architecture() {
+fn every_stage_and_what_is_chosen_compile_without_spills_for_every_architecture() {
     let Some(compiler) = compiler() else { return };
     let mut jobs = Vec::new();
-    for stage in STAGES {
-        for arch in ARCHS {
-            for head_dim in [64, 128] {
-                for mask in [Mask::None, Mask::Causal] {
-                    let config = stage.at(head_dim);
-                    config
-                        .check_problem(&problem(head_dim, mask), Granularity::Head, Granularity::Head, *arch)
-                        .unwrap_or_else(|error| panic!("{} {head_dim} {arch}: {error}", stage.name));
-                    let program = specialised(head_dim, mask).program(config);
-                    jobs.push((format!("{} {head_dim} {mask:?} {arch}", stage.name), program, *arch));
-                }
+    for arch in ARCHS {
+        for (head_dim, mask) in [64, 128].into_iter().flat_map(|dim| [(dim, Mask::None), (dim, Mask::Causal)]) {
+            let problem = problem(head_dim, mask);
+            let stages = STAGES.iter().map(|stage| (stage.name, stage.at(head_dim)));
+            // On a small device and on a large one.
+            let chosen = [58, 10_000].map(|multiprocessors| ("chosen", choose(&problem, multiprocessors).0));
+            for (name, config) in stages.chain(chosen) {
+                let name = format!("{name} {head_dim} {mask:?} {arch}");
+                config
+                    .check_problem(&problem, Granularity::Head, Granularity::Head, *arch)
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
+                jobs.push((name, specialised(head_dim, mask).program(config), *arch));
             }
         }
     }
