@@ -1,17 +1,11 @@
 // Blocks of a cluster: they meet, and reach each other's shared memory (sm_90 and later).
 #pragma once
 
-// %clusterid, %nclusterid, %cluster_ctarank, %cluster_nctarank: which cluster of the launch and of how many, which block
-// of it and of how many.
+// %clusterid, %cluster_ctarank, %cluster_nctarank: which cluster of the launch, which block of it, and of how many.
 __device__ inline unsigned cluster_index() {
     unsigned index;
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
     return index;
-}
-__device__ inline unsigned clusters() {
-    unsigned count;
-    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
-    return count;
 }
 __device__ inline int cluster_rank() {
     int rank;

@@ -26,7 +26,6 @@ struct Quantize {
     int blocks_per_head;  // of this launch, or clusters
     float largest_code;   // what the largest magnitude of a scale becomes
     int block_rows;       // rows of each block of a cluster
-    unsigned parts;       // of all heads: what clusters take one after the other
 };
 static_assert(sizeof(Quantize) == 120, "the host passes 120 bytes");
 

@@ -35,13 +35,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_magnitudes(const 
         uint4 words[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(threadIdx.x, first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             words[i] = make_uint4(0, 0, 0, 0);
             if (row < rows) words[i] = load(address(problem, values, row, channel));
         }
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(threadIdx.x, first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             unsigned magnitude = largest_magnitude(problem, at, channel, words[i]);
             if (CENTERED && row >= rows) magnitude = 0;
             largest = max(largest, magnitude);
@@ -164,14 +164,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
         uint4 words[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(threadIdx.x, first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             words[i] = make_uint4(0, 0, 0, 0);
             if (row < rows) words[i] = load_last(address(problem, values, row, channel));
         }
         if (first == 0) find_divisors(problem, at, first_row, rows, true, divisors);
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(threadIdx.x, first + i);
+            const auto [row, channel] = cell<THREADS>(first + i);
             if (row >= rows) break;
             unsigned char* line = lines + static_cast<long long>(row) * problem.code_line_stride;
             store(line, channel, centered(problem, at, channel, words[i]), divisors[row]);

@@ -11,9 +11,9 @@ struct Cell {
 
 // The vectors of a thread, one after the other. Mostly they are of the same channels, which saves arithmetic.
 template <int THREADS>
-__device__ inline Cell cell(unsigned thread, int number) {
+__device__ inline Cell cell(int number) {
     constexpr bool SAME_CHANNELS = THREADS % ROW_VECTORS == 0;
-    const unsigned index = thread + (SAME_CHANNELS ? 0 : number * THREADS);
+    const unsigned index = threadIdx.x + (SAME_CHANNELS ? 0 : number * THREADS);
     const int rows_above = SAME_CHANNELS ? number * (THREADS / ROW_VECTORS) : 0;
     return {static_cast<int>(index / ROW_VECTORS) + rows_above, static_cast<int>(index % ROW_VECTORS * VECTOR)};
 }

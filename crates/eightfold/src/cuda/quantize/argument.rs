@@ -41,7 +41,6 @@ pub(super) struct Quantize {
     pub(super) blocks_per_head: i32,
     pub(super) largest_code: f32,
     pub(super) block_rows: i32,
-    pub(super) parts: u32,
 }
 
 /// Blocks of a launch.
@@ -131,7 +130,6 @@ mod tests {
         assert_eq!(offset_of!(Quantize, blocks_per_head), 104);
         assert_eq!(offset_of!(Quantize, largest_code), 108);
         assert_eq!(offset_of!(Quantize, block_rows), 112);
-        assert_eq!(offset_of!(Quantize, parts), 116);
     }
 
     #[test]

@@ -8,12 +8,11 @@ use crate::tensor::{Dims, Granularity, Layout};
 /// Threads of a block; `THREADS` of the device code.
 const THREADS: usize = 512;
 
-/// Vectors of 16 bytes that a thread has in registers, and for as many there is room in shared memory, so that two blocks
-/// fit a multiprocessor; `KEPT` of the device code.
+/// Vectors of 16 bytes that a thread has in registers; `KEPT` of the device code.
 const KEPT: usize = 8;
-pub(super) const SHARED_BYTES: usize = KEPT * THREADS * 16;
 
-/// What a thread may hold of a scale: what is in registers, with those of the next scale in shared memory, or both.
+/// What a thread may hold: all of it in registers, or as much again in shared memory, so that two blocks fit a
+/// multiprocessor.
 const VECTORS: [usize; 2] = [KEPT, 2 * KEPT];
 
 /// What a thread should at least hold where a head has several scales: two blocks of a multiprocessor then have twice
@@ -38,21 +37,15 @@ pub(super) struct Fused {
     pub(super) cluster: u32,
     /// Rows of a block; the last of a cluster may have fewer, or none.
     pub(super) block_rows: i32,
-    /// Scales of a head.
+    /// Clusters of a head.
     pub(super) per_head: i32,
-    /// Scales of the tensor.
-    pub(super) parts: u32,
+    /// Blocks of the launch.
+    blocks: u32,
 }
 
 impl Fused {
-    /// The launch for a tensor, if it fits; `Cut::new` must have accepted it.
-    pub(super) fn new(
-        dims: Dims,
-        values: ValueFormat,
-        granularity: Granularity,
-        layout: Layout,
-        centered: bool,
-    ) -> Option<Fused> {
+    /// The launch for a tensor without centring, if it fits; `Cut::new` must have accepted it.
+    pub(super) fn new(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Fused> {
         let rows = match granularity {
             Granularity::Tensor if dims.batch * dims.heads > 1 => return None,
             Granularity::Tensor | Granularity::Head => dims.len,
@@ -61,10 +54,6 @@ impl Fused {
         let turned = layout.is_transposed();
         let several = rows < dims.len;
         let row_vectors = dims.head_dim / (16 / values.bytes());
-        // A thread has registers for the means of one vector's channels, and not for turning beside them.
-        if centered && (turned || !THREADS.is_multiple_of(row_vectors)) {
-            return None;
-        }
         // Where a block would have too few loads in flight, one that takes the rows of several scales is better.
         if several && rows * row_vectors < FEWEST_VECTORS * THREADS {
             return None;
@@ -88,19 +77,23 @@ impl Fused {
         let block_rows = rows.div_ceil(cluster as usize);
         let block_rows = if turned { block_rows.next_multiple_of(TURNED_KEYS) } else { block_rows };
         let per_head = dims.len.div_ceil(rows);
-        // All blocks of a launch can be counted.
-        Blocks::new(dims, per_head.checked_mul(cluster as usize)?).ok()?;
-        let Blocks { per_head, all: parts } = Blocks::new(dims, per_head).ok()?;
-        Some(Fused { vectors, cluster, block_rows: i32::try_from(block_rows).ok()?, per_head, parts })
+        let blocks = Blocks::new(dims, per_head.checked_mul(cluster as usize)?).ok()?;
+        Some(Fused {
+            vectors,
+            cluster,
+            block_rows: i32::try_from(block_rows).ok()?,
+            per_head: i32::try_from(per_head).ok()?,
+            blocks: blocks.all,
+        })
     }
 
-    /// The launch, on a device that holds so many clusters at a time: where they load ahead, no more than those.
-    pub(super) fn grid(self, at_a_time: usize) -> Grid {
-        let clusters = match self.vectors == KEPT {
-            true => u32::try_from(at_a_time).map_or(self.parts, |clusters| clusters.clamp(1, self.parts)),
-            false => self.parts,
-        };
-        Grid { blocks: clusters * self.cluster, threads: THREADS as u32, dynamic_shared_bytes: SHARED_BYTES }
+    /// Shared memory for what is not in registers.
+    pub(super) fn held_bytes(self) -> usize {
+        (self.vectors - KEPT) * THREADS * 16
+    }
+
+    pub(super) fn grid(self) -> Grid {
+        Grid { blocks: self.blocks, threads: THREADS as u32, dynamic_shared_bytes: self.held_bytes() }
     }
 }
 
@@ -120,7 +113,7 @@ mod tests {
 
     fn of_heads(len: usize, head_dim: usize, values: ValueFormat, layout: Layout) -> Option<(usize, u32, i32)> {
         let dims = Dims { len, head_dim, ..MISSION };
-        Fused::new(dims, values, Granularity::Head, layout, false)
+        Fused::new(dims, values, Granularity::Head, layout)
             .map(|fused| (fused.vectors, fused.cluster, fused.block_rows))
     }
 
@@ -153,44 +146,24 @@ mod tests {
 
     #[test]
     fn two_launches_remain_for_what_does_not_fit() {
-        let of = |granularity, layout| Fused::new(MISSION, ValueFormat::Bf16, granularity, layout, false);
+        let of = |granularity, layout| Fused::new(MISSION, ValueFormat::Bf16, granularity, layout);
         assert_eq!(of(Granularity::Tensor, Layout::Bhsd), None);
         assert_eq!(of(Granularity::Block { rows: 127 }, Layout::Bhsd), None);
         assert_eq!(of(Granularity::Block { rows: 136 }, Layout::Bhds), None);
         assert!(of(Granularity::Block { rows: 136 }, Layout::Bhsd).is_some());
         let blocks = of(Granularity::Block { rows: 144 }, Layout::Bhds).unwrap();
-        assert_eq!((blocks.cluster, blocks.block_rows, blocks.per_head, blocks.parts), (1, 256, 29, 29 * 64));
+        assert_eq!((blocks.cluster, blocks.block_rows, blocks.per_head, blocks.blocks), (1, 256, 29, 29 * 64));
         // A block of all rows and more is a head, and so is a tensor of one.
         let head = of(Granularity::Head, Layout::Bhsd);
         assert_eq!(of(Granularity::Block { rows: 1 << 40 }, Layout::Bhsd), head);
         let one = Dims { batch: 1, heads: 1, ..MISSION };
-        assert!(Fused::new(one, ValueFormat::F32, Granularity::Tensor, Layout::Bhsd, false).is_some());
+        assert!(Fused::new(one, ValueFormat::F32, Granularity::Tensor, Layout::Bhsd).is_some());
         // Rows further apart than the device code counts.
         let wide = Dims { batch: 1, heads: 1 << 22, len: 16, head_dim: 128 };
-        assert_eq!(Fused::new(wide, ValueFormat::F32, Granularity::Head, Layout::Bhsd, false), None);
+        assert_eq!(Fused::new(wide, ValueFormat::F32, Granularity::Head, Layout::Bhsd), None);
         assert!(
-            Fused::new(Dims { heads: 1 << 21, ..wide }, ValueFormat::F32, Granularity::Head, Layout::Bhsd, false)
-                .is_some()
+            Fused::new(Dims { heads: 1 << 21, ..wide }, ValueFormat::F32, Granularity::Head, Layout::Bhsd).is_some()
         );
-    }
-
-    #[test]
-    fn means_are_for_rows_whose_channels_are_the_same_for_a_thread() {
-        let of = |head_dim, layout, centered| {
-            Fused::new(Dims { head_dim, ..MISSION }, ValueFormat::Bf16, Granularity::Head, layout, centered).is_some()
-        };
-        assert!(of(128, Layout::Bhsd, true) && of(64, Layout::Bshd, true));
-        assert!(!of(72, Layout::Bhsd, true) && of(72, Layout::Bhsd, false));
-        assert!(!of(128, Layout::Bhds, true) && of(128, Layout::Bhds, false));
-    }
-
-    #[test]
-    fn clusters_that_load_ahead_are_no_more_than_the_device_holds() {
-        let of = |len| {
-            Fused::new(Dims { len, ..MISSION }, ValueFormat::Bf16, Granularity::Head, Layout::Bhsd, false).unwrap()
-        };
-        assert_eq!([1, 16, 64, 100].map(|at_a_time| of(4096).grid(at_a_time).blocks), [16, 256, 1024, 1024]);
-        assert_eq!(of(8192).grid(16).blocks, 1024);
     }
 
     /// `vector_at` of the device code.
@@ -212,7 +185,7 @@ mod tests {
 
     /// How often each vector of a head is read by the blocks of its clusters.
     fn reads(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Vec<u8>> {
-        let fused = Fused::new(dims, values, granularity, layout, false)?;
+        let fused = Fused::new(dims, values, granularity, layout)?;
         let vector = 16 / values.bytes();
         let row_vectors = dims.head_dim / vector;
         let scale_rows = match granularity {

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::quantize::{ROWS_PER_SUM, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
 use argument::{Blocks, Cut, Quantize, THREADS};
-use fused::{Fused, SHARED_BYTES};
+use fused::Fused;
 use std::sync::Arc;
 
 /// A tensor that was quantised on the device, with what it takes to find out whether all went well.
@@ -35,7 +35,6 @@ pub struct Quantized {
 #[derive(Debug)]
 pub struct DeviceQuantizer {
     device: Device,
-    centring: Option<Centring>,
     way: Way,
     dims: Dims,
     values: ValueFormat,
@@ -49,17 +48,17 @@ pub struct DeviceQuantizer {
 #[derive(Debug)]
 enum Way {
     /// One launch that reads every value once, where everything that shares a scale fits the blocks of a cluster.
-    Fused { kernel: Arc<Kernel>, fused: Fused, grid: Grid },
-    /// One launch for the largest magnitudes and one for the codes, both of which read the values.
-    Steps { codes: Arc<Kernel>, magnitudes: Function, cut: Cut },
+    Fused { kernel: Arc<Kernel>, fused: Fused },
+    /// One launch for the largest magnitudes and one for the codes, both of which read the values; and where it is
+    /// centred, two before them.
+    Steps { codes: Arc<Kernel>, magnitudes: Function, centring: Option<Centring>, cut: Cut },
 }
 
-/// Two launches that find the means.
+/// What finds the means.
 #[derive(Debug)]
 struct Centring {
     sums: Function,
     means: Function,
-    cut: Cut,
 }
 
 /// Quantises values on the device; `layout` is that of the codes, for V also transposed or exchanged.
@@ -114,12 +113,11 @@ impl DeviceQuantizer {
         let dims = values.dims();
         let kind = Kind { head_dim: dims.head_dim, values: values.format(), format, layout, centered };
         let cut = Cut::new(dims, values.format(), granularity, layout)?;
-        let may_fuse = device.arch().has_clusters();
-        let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout, centered)).flatten();
+        let may_fuse = !centered && device.arch().has_clusters();
+        let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout)).flatten();
         let fused = fused.map(|fused| Way::fused(device, kind, fused)).transpose()?.flatten();
         Ok(DeviceQuantizer {
             device: device.clone(),
-            centring: centered.then(|| Centring::new(device, kind, cut)).transpose()?,
             way: fused.map_or_else(|| Way::steps(device, kind, cut), Ok)?,
             dims,
             values: values.format(),
@@ -130,18 +128,18 @@ impl DeviceQuantizer {
         })
     }
 
-    /// How many kernels a launch puts into the stream: 1 where every value is read once, else 2, and 2 more where it is
+    /// How many kernels a launch puts into the stream: 1 where every value is read once, else 2, and 4 where it is
     /// centred.
     pub fn kernels(&self) -> usize {
-        let codes = match &self.way {
+        match &self.way {
             Way::Fused { .. } => 1,
-            Way::Steps { .. } => 2,
-        };
-        codes + if self.is_centered() { 2 } else { 0 }
+            Way::Steps { centring: None, .. } => 2,
+            Way::Steps { centring: Some(_), .. } => 4,
+        }
     }
 
     fn is_centered(&self) -> bool {
-        self.centring.is_some()
+        matches!(self.way, Way::Steps { centring: Some(_), .. })
     }
 
     /// The same with larger scales, so that no code stands for more than this; it must be a value of the format. Set it
@@ -175,25 +173,24 @@ impl DeviceQuantizer {
     /// must live until it is done.
     pub fn launch(&self, stream: &Stream, values: &DeviceValues, quantized: &mut Quantized) -> Result<()> {
         let argument = self.argument(values, quantized)?;
-        let launch = |function: &Function, blocks: Blocks| {
-            let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
-            // SAFETY: the kernels take this struct (its layout is tested), whose pointers were checked to be of this
-            // device and of the sizes that the struct says; that they live is the caller's part.
-            unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
-        };
-        if let Some(Centring { sums, means, cut }) = &self.centring {
-            launch(sums, cut.sums)?;
-            launch(means, cut.means)?;
-        }
         match &self.way {
-            Way::Fused { kernel, fused, grid } => {
-                let Fused { per_head, block_rows, parts, cluster, .. } = *fused;
-                let argument = Quantize { blocks_per_head: per_head, block_rows, parts, ..argument };
-                // SAFETY: as above.
-                unsafe { kernel.function().launch_in_clusters(stream, *grid, cluster, &argument) }
+            Way::Fused { kernel, fused } => {
+                let argument = Quantize { blocks_per_head: fused.per_head, block_rows: fused.block_rows, ..argument };
+                // SAFETY: the kernel takes this struct (its layout is tested), whose pointers were checked to be of this
+                // device and of the sizes that the struct says; that they live is the caller's part.
+                unsafe { kernel.function().launch_in_clusters(stream, fused.grid(), fused.cluster, &argument) }
             }
-            Way::Steps { codes, magnitudes, cut } => {
+            Way::Steps { codes, magnitudes, centring, cut } => {
                 quantized.magnitudes.fill(stream, 0)?;
+                let launch = |function: &Function, blocks: Blocks| {
+                    let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
+                    // SAFETY: as above.
+                    unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
+                };
+                if let Some(Centring { sums, means }) = centring {
+                    launch(sums, cut.sums)?;
+                    launch(means, cut.means)?;
+                }
                 launch(magnitudes, cut.magnitudes)?;
                 launch(codes.function(), cut.codes)
             }
@@ -252,7 +249,6 @@ impl DeviceQuantizer {
             blocks_per_head: 0,
             largest_code: self.largest_code,
             block_rows: 0,
-            parts: 0,
         })
     }
 }
@@ -262,23 +258,24 @@ impl Way {
     fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
         let kernel = Kernel::get(device, &kind.fused_program(fused), device.arch())?;
         let function = kernel.function();
-        let asked = fused.grid(1);
-        let clusters = function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(asked, fused.cluster));
-        let clusters = clusters.unwrap_or(0);
-        Ok((clusters > 0).then(|| Way::Fused { kernel, fused, grid: fused.grid(clusters) }))
+        let clusters =
+            function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid(), fused.cluster));
+        let holds = clusters.is_ok_and(|clusters| clusters > 0);
+        Ok(holds.then_some(Way::Fused { kernel, fused }))
     }
 
     fn steps(device: &Device, kind: Kind, cut: Cut) -> Result<Way> {
         let codes = Kernel::get(device, &kind.program(cut.rows), device.arch())?;
-        Ok(Way::Steps { magnitudes: codes.other_function("quantize_magnitudes")?, codes, cut })
-    }
-}
-
-impl Centring {
-    fn new(device: &Device, kind: Kind, cut: Cut) -> Result<Centring> {
-        let kernel = Kernel::get(device, &kind.program(cut.rows), device.arch())?;
-        let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| kernel.other_function(name));
-        Ok(Centring { sums: sums?, means: means?, cut })
+        let centring = || {
+            let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| codes.other_function(name));
+            Ok::<_, Error>(Centring { sums: sums?, means: means? })
+        };
+        Ok(Way::Steps {
+            magnitudes: codes.other_function("quantize_magnitudes")?,
+            centring: kind.centered.then(centring).transpose()?,
+            codes,
+            cut,
+        })
     }
 }
 
@@ -347,7 +344,7 @@ impl Kind {
             file: "quantize/fused.cu",
             entry: "quantize_fused",
             defines: self.defines(("VECTORS", fused.vectors)),
-            dynamic_shared_bytes: SHARED_BYTES,
+            dynamic_shared_bytes: fused.held_bytes(),
         }
     }
 
@@ -420,12 +417,11 @@ mod tests {
     fn fused_programs(head_dim: usize) -> Vec<Program> {
         let lens = |values: ValueFormat| [1, (2 << 20) / (head_dim * values.bytes())];
         let of = |kind: Kind, len| {
-            let Kind { values, layout, centered, .. } = kind;
-            let dims = Dims { len, head_dim, ..DIMS };
-            let fused = Fused::new(dims, values, Granularity::Head, layout, centered)?;
+            let fused = Fused::new(Dims { len, head_dim, ..DIMS }, kind.values, Granularity::Head, kind.layout)?;
             Some(kind.fused_program(fused))
         };
-        kinds(head_dim).into_iter().flat_map(|kind| lens(kind.values).map(|len| of(kind, len))).flatten().collect()
+        let plain = kinds(head_dim).into_iter().filter(|kind| !kind.centered);
+        plain.flat_map(|kind| lens(kind.values).map(|len| of(kind, len))).flatten().collect()
     }
 
     /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
@@ -458,7 +454,7 @@ mod tests {
         let all: HashSet<_> = [64, 128].into_iter().flat_map(programs).collect();
         assert_eq!(all.len(), 2 * 3 * 2 * 3 * 2);
         let fused: HashSet<_> = [64, 128].into_iter().flat_map(fused_programs).collect();
-        assert_eq!(fused.len(), 2 * 3 * 2 * (3 + 1) * 2);
+        assert_eq!(fused.len(), 2 * 3 * 2 * 3 * 2);
         let kind = kinds(64)[0];
         assert_eq!(kind.layout, Layout::Bhsd);
         assert_eq!(program(kind), program(Kind { layout: Layout::Bshd, ..kind }));
