@@ -6,7 +6,7 @@ use maud::{Markup, html};
 /// Width in the chart's own units. Narrow, so that its text is still read when a phone shrinks it.
 pub const WIDTH: f64 = 480.0;
 /// Where the plot begins; the names of the rows are before it.
-pub const LEFT: f64 = 130.0;
+pub const LEFT: f64 = 144.0;
 /// Where the plot ends; values are written after it.
 pub const RIGHT: f64 = 408.0;
 /// Height of a row.
