@@ -4,6 +4,8 @@
 //
 // Macros: those of problem.cuh, and ROWS, the rows of a block that does not transpose.
 
+#include "ptx/address.cuh"
+#include "ptx/copy.cuh"
 #include "quantize/problem.cuh"
 #include "quantize/quotient.cuh"
 #include "quantize/rows.cuh"
@@ -184,9 +186,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
 #if CENTERED
 
 constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
+constexpr int SUM_BATCH = 4;  // of them that a thread asks for at a time
+constexpr int SUM_BUFFERS = 3;
 
-// Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other.
+// Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other. The next are on their way to
+// shared memory meanwhile, where only their own thread looks: of loads into registers the compiler leaves one in flight.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid_constant__ Quantize problem) {
+    __shared__ uint4 held[SUM_BUFFERS][SUM_BATCH][THREADS];
     const Place at = place(problem, blockIdx.x);
     const long long index = static_cast<long long>(at.part) * THREADS + threadIdx.x;
     const long long group = index / ROW_VECTORS;
@@ -195,18 +201,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid
     const int first_row = group * SUM_ROWS;
     const int rows = min(SUM_ROWS, problem.len - first_row);
     const char* values = values_at(problem, at, first_row);
-    double sums[VECTOR] = {};
-    for (int first = 0; first < rows; first += LOADS) {
-        uint4 words[LOADS];
+    auto place_of = [&](int row) {
+        return shared_address(&held[row / SUM_BATCH % SUM_BUFFERS][row % SUM_BATCH][threadIdx.x]);
+    };
+    // What is beyond the rows adds zero, which changes no sum.
+    auto bring = [&](int first) {
 #pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            // What is beyond the rows adds zero, which changes no sum.
-            words[i] = make_uint4(0, 0, 0, 0);
-            if (first + i < rows) words[i] = load(address(problem, values, first + i, channel));
+        for (int i = 0; i < SUM_BATCH; ++i) {
+            const int row = first + i;
+            copy_async_16(place_of(row), address(problem, values, row, channel), row < rows ? 16 : 0);
         }
+        commit_copies();
+    };
+    constexpr int AHEAD = (SUM_BUFFERS - 1) * SUM_BATCH;
+    for (int first = 0; first < AHEAD; first += SUM_BATCH) bring(first);
+    double sums[VECTOR] = {};
+    for (int first = 0; first < rows; first += SUM_BATCH) {
+        bring(first + AHEAD);
+        wait_for_copies<SUM_BUFFERS - 1>();
 #pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            const Vector vector = widen(words[i]);
+        for (int i = 0; i < SUM_BATCH; ++i) {
+            const Vector vector = widen(load_shared_16(place_of(first + i)));
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) sums[j] += vector.values[j];
         }
@@ -225,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_means(const __gri
     const int groups = (problem.len + SUM_ROWS - 1) / SUM_ROWS;
     const double* source = problem.sums + static_cast<long long>(at.head_index) * groups * HEAD_DIM + channel;
     double sum = 0.0;
-#pragma unroll 8
+#pragma unroll 16
     for (int group = 0; group < groups; ++group) sum += source[static_cast<long long>(group) * HEAD_DIM];
     problem.means[at.head_index * static_cast<long long>(HEAD_DIM) + channel] =
         __double2float_rn(__ddiv_rn(sum, problem.len));
