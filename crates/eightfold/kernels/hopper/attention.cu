@@ -34,18 +34,39 @@ struct Attend : Tile {
     int round;
     Shared shared;
     Ring& ring;
+    Scores& scores;
     int warpgroup;
     float early_value_scale;  // read before it is needed, where a block has one tile to do
     int visited = 0;
 
-    __device__ Attend(const Attention& problem, int round, Shared shared, Ring& ring, int thread)
-        : Tile(problem, Work(problem, place_of(problem, round)), thread, shared.promoted(thread)),
+    __device__ Attend(const Attention& problem, int round, Shared shared, Ring& ring, Scores& scores, Sums& sums, int thread)
+        : Tile(problem, Work(problem, place_of(problem, round)), thread, sums),
           round(round),
           shared(shared),
           ring(ring),
+          scores(scores),
           warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
 
+    // Starts the first product of scores, as soon as its operands are there: while the tile of queries before is stored.
+    // Where there is nothing to multiply, of whatever is there: the compiler must know that a product is under way.
+    __device__ void begin(bool exists) {
+        if (exists) {
+            sleep_until_phase(shared.queries_full(), round % 2);
+            if constexpr (CAUSAL && WARPGROUPS > 1) {
+                for (int tile = work.last_tile - 1; tile >= max(seen_tiles(), work.first_tile); --tile) skip();
+            }
+            if (last_seen() >= work.first_tile) {
+                take_turn();
+                sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+            } else {
+                leave(shared.queries_empty());
+            }
+        }
+        start();
+    }
+
     __device__ void run() {
+        sums.reset();
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
         if constexpr (WARPGROUPS == 1) {
@@ -54,32 +75,71 @@ struct Attend : Tile {
             asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
                          "l"(problem.v_means));
         }
-        int first = warpgroup * WARPGROUP_ROWS;
-        bool packed = problem.packed_heads > 1;
-        int nearest = packed ? 0 : work.first_query + first;
-        int furthest =
-            packed ? problem.query_len - 1 : min(work.first_query + first + WARPGROUP_ROWS, problem.query_len) - 1;
-        // Key tiles that no row of the warpgroup sees, and those that every row sees all of.
-        int end = (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
-        int whole = problem.visible_keys(nearest) / TILE_KEYS;
+        int nearest = problem.packed_heads > 1 ? 0 : first_query();
+        // Key tiles that every row sees all of.
+        int whole = MASKS == MASKS_ANY ? 0 : problem.visible_keys(nearest) / TILE_KEYS;
+        int tile = last_seen();
+        if (tile < work.first_tile) return;
+        for (;;) {
+            if (MASKS == MASKS_ANY || (MASKS == MASKS_LAST && tile >= whole)) {
+                visit<true>(tile);
+            } else if constexpr (MASKS != MASKS_ANY) {
+                visit<false>(tile);
+            }
+            if (--tile < work.first_tile) return;
+            go_on();
+        }
+    }
 
-        sleep_until_phase(shared.queries_full(), round % 2);
-        int tile = work.last_tile - 1;
-        if constexpr (CAUSAL && WARPGROUPS > 1) {
-            for (; tile >= max(end, work.first_tile); --tile) skip();
+    // Ends the sums. What is left to do is to store them.
+    __device__ void finish() {
+        if constexpr (!SPARE_REGISTERS) {
+            remake_work();
+            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+            quad = thread % 4;
+            first_row = first_row_of(thread);
         }
-        if (tile < work.first_tile) leave(shared.queries_empty());
-        if constexpr (MASKS == MASKS_ANY) whole = 0;
-        if constexpr (MASKS != MASKS_NONE) {
-            for (; tile >= max(whole, work.first_tile); --tile) visit<true>(tile);
+        wait_for_products<0>();
+        leave_values();
+        if (visited == 0) sums.clear_all();
+        close();
+        if (!SPLIT_KEYS && problem.has_value_means()) add_means(sums.value, problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, *value_scale(work.first_tile), quad);
+    }
+
+    __device__ void store() {
+        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
+        if constexpr (SPLIT_KEYS) {
+            store_part(problem, work, sums, rows, scale, first_row, quad);
+            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
+        } else {
+            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
+            store_rows(problem, work, sums.value, rows, places, scale, quad);
         }
-        if constexpr (MASKS != MASKS_ANY) {
-            for (; tile >= work.first_tile; --tile) visit<false>(tile);
-        }
-        finish();
     }
 
    private:
+    // Of the warpgroup.
+    __device__ int first_query() const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
+
+    // Key tiles of which some row of the warpgroup sees something, and the last of them that is the block's.
+    __device__ int seen_tiles() const {
+        int furthest =
+            (problem.packed_heads > 1 ? problem.query_len : min(first_query() + WARPGROUP_ROWS, problem.query_len)) - 1;
+        return (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
+    }
+    __device__ int last_seen() const {
+        return (CAUSAL && WARPGROUPS > 1 ? min(work.last_tile, seen_tiles()) : work.last_tile) - 1;
+    }
+
+    __device__ void go_on() {
+        take_turn();
+        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+        start();
+    }
+    __device__ void start() {
+        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+    }
+
     __device__ void skip() {
         take_turn();
         sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
@@ -92,10 +152,6 @@ struct Attend : Tile {
 
     template <bool MASKED>
     __device__ void visit(int tile) {
-        take_turn();
-        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-        Scores scores;
-        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
         if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
         wait_for_products<0>();
         leave(shared.keys_empty(ring.stage));
@@ -149,26 +205,6 @@ struct Attend : Tile {
         if constexpr (!SPARE_REGISTERS) remake_work();
         float change = *value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(*value_scale(tile));
         sums.scale(change, change);
-    }
-
-    __device__ void finish() {
-        if constexpr (!SPARE_REGISTERS) {
-            remake_work();
-            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-            quad = thread % 4;
-            first_row = first_row_of(thread);
-        }
-        wait_for_products<0>();
-        leave_values();
-        close();
-        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
-        if constexpr (SPLIT_KEYS) {
-            store_part(problem, work, sums, rows, scale, first_row, quad);
-            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
-        } else {
-            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
-            store_rows(problem, work, sums.value, rows, places, scale, quad);
-        }
     }
 
     // So that no register keeps it through the loop.
@@ -243,7 +279,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (DEPENDENT) wait_for_last_launch();
         Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        for_each_round(problem, [&](int round) { Attend(problem, round, shared, ring, threadIdx.x).run(); });
+        Scores scores;
+        Sums sums(shared.promoted(threadIdx.x));
+        auto attend = [&](int round) { return Attend(problem, round, shared, ring, scores, sums, threadIdx.x); };
+        attend(0).begin(place_of(problem, 0) >= 0);
+        for_each_round(problem, [&](int round) {
+            Attend tile = attend(round);
+            tile.run();
+            tile.finish();
+            attend(round + 1).begin(place_of(problem, round + 1) >= 0);
+            tile.store();
+        });
+        wait_for_products<0>();
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

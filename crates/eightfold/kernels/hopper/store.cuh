@@ -80,8 +80,6 @@ __device__ inline void add_means(float (&sums)[VALUE_COLUMNS / 2], const float* 
 // A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
 __device__ inline void store_rows(const Attention& problem, const Work& work, float (&sums)[VALUE_COLUMNS / 2],
                                   const Rows& rows, const RowPlace (&places)[2], float value_scale, int quad) {
-    if (problem.has_value_means())
-        add_means(sums, problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const RowPlace& row = places[half];

@@ -13,13 +13,21 @@ struct Sums {
     bool has_total = false;
     bool fresh = true;  // nothing has been added since the start or the last promotion
 
-    __device__ explicit Sums(unsigned total_address) : total_address(total_address) {
+    __device__ explicit Sums(unsigned total_address) : total_address(total_address) { clear_all(); }
+    __device__ void clear_all() {
 #pragma unroll
         for (int i = 0; i < VALUE_COLUMNS / 2; ++i) clear(value[i]);
+    }
+
+    // Nothing is summed yet.
+    __device__ void reset() {
         if constexpr (PROMOTE && !PROMOTE_SHARED) {
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 2; ++i) total[i] = 0.0f;
         }
+        has_total = false;
+        fresh = true;
+        total_factor[0] = total_factor[1] = 1.0f;
     }
 
     // Multiplies both rows, each by its factor.
