@@ -31,33 +31,46 @@ struct Attend : Tile {
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
-    int round;
     Shared shared;
-    Ring& ring;
-    Scores& scores;
     int warpgroup;
-    float early_value_scale;  // read before it is needed, where a block has one tile to do
+    Ring ring;
+    Scores scores;
+    int round = 0;
     int visited = 0;
 
-    __device__ Attend(const Attention& problem, int round, Shared shared, Ring& ring, Scores& scores, Sums& sums, int thread)
-        : Tile(problem, Work(problem, place_of(problem, round)), thread, sums),
-          round(round),
+    __device__ Attend(const Attention& problem, Shared shared, int thread)
+        : Tile(problem, Work(problem, 0), thread, shared.promoted(thread)),
           shared(shared),
-          ring(ring),
-          scores(scores),
           warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
 
-    // Starts the first product of scores, as soon as its operands are there: while the tile of queries before is stored.
-    // Where there is nothing to multiply, of whatever is there: the compiler must know that a product is under way.
-    __device__ void begin(bool exists) {
+    // The first product of a tile of queries runs while the tile before is stored.
+    __device__ void run() {
+        int place = place_of(problem, 0);
+        Work next(problem, max(place, 0));
+        begin(next, place >= 0);
+        while (place >= 0) {
+            work = next;
+            attend();
+            finish();
+            if constexpr (!SPARE_REGISTERS) store();
+            place = place_of(problem, ++round);
+            next = Work(problem, max(place, 0));
+            begin(next, place >= 0);
+            if constexpr (SPARE_REGISTERS) store();
+        }
+        wait_for_products<0>();
+    }
+
+   private:
+    // Starts the first product of scores as soon as its operands are there; where there are none, a product of whatever
+    // is there, so that one runs whichever way the code goes.
+    __device__ void begin(const Work& next, bool exists) {
         if (exists) {
             sleep_until_phase(shared.queries_full(), round % 2);
-            if constexpr (CAUSAL && WARPGROUPS > 1) {
-                for (int tile = work.last_tile - 1; tile >= max(seen_tiles(), work.first_tile); --tile) skip();
-            }
-            if (last_seen() >= work.first_tile) {
-                take_turn();
-                sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+            int tile = next.last_tile - 1;
+            for (int last = last_seen(next); tile > last && tile >= next.first_tile; --tile) skip();
+            if (tile >= next.first_tile) {
+                await_keys();
             } else {
                 leave(shared.queries_empty());
             }
@@ -65,79 +78,52 @@ struct Attend : Tile {
         start();
     }
 
-    __device__ void run() {
+    __device__ void attend() {
+        rows = Rows();
         sums.reset();
+        visited = 0;
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
-        if constexpr (WARPGROUPS == 1) {
-            early_value_scale = *value_scale(work.first_tile);
-            // What the end needs is fetched while the first tile is on its way.
-            asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
-                         "l"(problem.v_means));
-        }
-        int nearest = problem.packed_heads > 1 ? 0 : first_query();
         // Key tiles that every row sees all of.
-        int whole = MASKS == MASKS_ANY ? 0 : problem.visible_keys(nearest) / TILE_KEYS;
-        int tile = last_seen();
-        if (tile < work.first_tile) return;
-        for (;;) {
-            if (MASKS == MASKS_ANY || (MASKS == MASKS_LAST && tile >= whole)) {
+        int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query(work)) / TILE_KEYS;
+        int tile = last_seen(work);
+        if (tile < work.first_tile) return wait_for_products<0>();
+        if constexpr (MASKS == MASKS_ANY) whole = 0;
+        if constexpr (MASKS != MASKS_NONE) {
+            while (tile >= whole) {
                 visit<true>(tile);
-            } else if constexpr (MASKS != MASKS_ANY) {
-                visit<false>(tile);
+                if (--tile < work.first_tile) return wait_for_products<0>();
+                await_keys();
+                start();
             }
-            if (--tile < work.first_tile) return;
-            go_on();
+        }
+        if constexpr (MASKS != MASKS_ANY) {
+            for (;;) {
+                visit<false>(tile);
+                if (--tile < work.first_tile) return wait_for_products<0>();
+                await_keys();
+                start();
+            }
         }
     }
 
-    // Ends the sums. What is left to do is to store them.
-    __device__ void finish() {
-        if constexpr (!SPARE_REGISTERS) {
-            remake_work();
-            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-            quad = thread % 4;
-            first_row = first_row_of(thread);
-        }
-        wait_for_products<0>();
-        leave_values();
-        if (visited == 0) sums.clear_all();
-        close();
-        if (!SPLIT_KEYS && problem.has_value_means()) add_means(sums.value, problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, *value_scale(work.first_tile), quad);
+    // The warpgroup's first, and the last tile of keys of which some row of the warpgroup sees something.
+    __device__ int first_query(const Work& work) const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
+    __device__ int last_seen(const Work& work) const {
+        if (!CAUSAL || WARPGROUPS == 1) return work.last_tile - 1;
+        int behind = problem.packed_heads > 1 ? problem.query_len : first_query(work) + WARPGROUP_ROWS;
+        int tiles = (problem.visible_keys(min(behind, problem.query_len) - 1) + TILE_KEYS - 1) / TILE_KEYS;
+        return min(work.last_tile, tiles) - 1;
     }
 
-    __device__ void store() {
-        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
-        if constexpr (SPLIT_KEYS) {
-            store_part(problem, work, sums, rows, scale, first_row, quad);
-            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
-        } else {
-            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
-            store_rows(problem, work, sums.value, rows, places, scale, quad);
-        }
-    }
-
-   private:
-    // Of the warpgroup.
-    __device__ int first_query() const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
-
-    // Key tiles of which some row of the warpgroup sees something, and the last of them that is the block's.
-    __device__ int seen_tiles() const {
-        int furthest =
-            (problem.packed_heads > 1 ? problem.query_len : min(first_query() + WARPGROUP_ROWS, problem.query_len)) - 1;
-        return (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
-    }
-    __device__ int last_seen() const {
-        return (CAUSAL && WARPGROUPS > 1 ? min(work.last_tile, seen_tiles()) : work.last_tile) - 1;
-    }
-
-    __device__ void go_on() {
+    __device__ void await_keys() {
         take_turn();
         sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-        start();
     }
     __device__ void start() {
-        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+        Scores next;
+        start_scores(next, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+        scores = next;
     }
 
     __device__ void skip() {
@@ -205,6 +191,34 @@ struct Attend : Tile {
         if constexpr (!SPARE_REGISTERS) remake_work();
         float change = *value_scale(min(tile + 1, work.last_tile - 1)) * reciprocal(*value_scale(tile));
         sums.scale(change, change);
+    }
+
+    // Ends the sums: nothing changes them while they are stored.
+    __device__ void finish() {
+        if constexpr (!SPARE_REGISTERS) remake_work();
+        wait_for_products<0>();
+        leave_values();
+        if (visited == 0) sums.clear_value();
+        close();
+        if constexpr (!SPLIT_KEYS) {
+            add_means(problem, work, sums.value, rows.sum, *value_scale(work.first_tile), quad);
+        }
+    }
+
+    __device__ void store() {
+        if constexpr (!SPARE_REGISTERS) {
+            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+            quad = thread % 4;
+            first_row = first_row_of(thread);
+        }
+        float scale = *value_scale(work.first_tile);
+        if constexpr (SPLIT_KEYS) {
+            store_part(problem, work, sums, rows, scale, first_row, quad);
+            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
+        } else {
+            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
+            store_rows(problem, work, sums.value, rows, places, scale, quad);
+        }
     }
 
     // So that no register keeps it through the loop.
@@ -277,20 +291,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         shared.write_ones();
         sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
-        Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        Scores scores;
-        Sums sums(shared.promoted(threadIdx.x));
-        auto attend = [&](int round) { return Attend(problem, round, shared, ring, scores, sums, threadIdx.x); };
-        attend(0).begin(place_of(problem, 0) >= 0);
-        for_each_round(problem, [&](int round) {
-            Attend tile = attend(round);
-            tile.run();
-            tile.finish();
-            attend(round + 1).begin(place_of(problem, round + 1) >= 0);
-            tile.store();
-        });
-        wait_for_products<0>();
+        Attend(problem, shared, threadIdx.x).run();
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

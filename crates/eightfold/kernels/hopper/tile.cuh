@@ -12,15 +12,15 @@ struct Tile {
     int first_row;  // of this lane's two, in the tile
     Rows rows;
     Weights weights;
-    Sums& sums;
+    Sums sums;
 
-    __device__ Tile(const Attention& problem, const Work& work, int thread, Sums& sums)
+    __device__ Tile(const Attention& problem, const Work& work, int thread, unsigned promoted)
         : problem(problem),
           work(work),
           thread(thread),
           quad(thread % 4),
           first_row(first_row_of(thread)),
-          sums(sums) {}
+          sums(promoted) {}
 
     __device__ static int first_row_of(int thread) {
         return thread / WARPGROUP * WARPGROUP_ROWS + thread % WARPGROUP / 32 * 16 + thread % 32 / 4;
