@@ -31,12 +31,16 @@ struct Attend : Tile {
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
+    // A single warpgroup mostly has one tile of queries to do.
+    static constexpr bool EARLY = SPARE_REGISTERS && WARPGROUPS > 1;
+
     Shared shared;
     int warpgroup;
     Ring ring;
     Scores scores;
     int round = 0;
     int visited = 0;
+    float early_value_scale;  // read before it is needed, where a block has one tile to do
 
     __device__ Attend(const Attention& problem, Shared shared, int thread)
         : Tile(problem, Work(problem, 0), thread, shared.promoted(thread)),
@@ -52,11 +56,12 @@ struct Attend : Tile {
             work = next;
             attend();
             finish();
-            if constexpr (!SPARE_REGISTERS) store();
+            if constexpr (!EARLY) store();
             place = place_of(problem, ++round);
+            if (!EARLY && place < 0) return;
             next = Work(problem, max(place, 0));
             begin(next, place >= 0);
-            if constexpr (SPARE_REGISTERS) store();
+            if constexpr (EARLY) store();
         }
         wait_for_products<0>();
     }
@@ -84,6 +89,12 @@ struct Attend : Tile {
         visited = 0;
         read_scales(max(work.last_tile - 1, 0));
         weights.set(rows);
+        if constexpr (WARPGROUPS == 1) {
+            early_value_scale = *value_scale(work.first_tile);
+            // What the end needs is fetched while the first tile is on its way.
+            asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
+                         "l"(problem.v_means));
+        }
         // Key tiles that every row sees all of.
         int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query(work)) / TILE_KEYS;
         int tile = last_seen(work);
@@ -201,7 +212,7 @@ struct Attend : Tile {
         if (visited == 0) sums.clear_value();
         close();
         if constexpr (!SPLIT_KEYS) {
-            add_means(problem, work, sums.value, rows.sum, *value_scale(work.first_tile), quad);
+            add_means(problem, work, sums.value, rows.sum, last_value_scale(), quad);
         }
     }
 
@@ -211,7 +222,7 @@ struct Attend : Tile {
             quad = thread % 4;
             first_row = first_row_of(thread);
         }
-        float scale = *value_scale(work.first_tile);
+        float scale = last_value_scale();
         if constexpr (SPLIT_KEYS) {
             store_part(problem, work, sums, rows, scale, first_row, quad);
             if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
@@ -219,6 +230,10 @@ struct Attend : Tile {
             RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
             store_rows(problem, work, sums.value, rows, places, scale, quad);
         }
+    }
+
+    __device__ float last_value_scale() const {
+        return WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
     }
 
     // So that no register keeps it through the loop.
