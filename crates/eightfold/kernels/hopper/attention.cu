@@ -3,7 +3,7 @@
 //
 //   producer:   for each tile of queries: bring Q;  for each tile of keys that they see, the last first: bring K, V
 //   the others: for each tile of keys:    S = Q·Kᵀ;  mask;  maximum;  for each 32 keys: P = 2^(S - maximum), O += P·V
-//               store O / sum and the log-sum-exp
+//               while the next tile's first S = Q·Kᵀ runs, store O / sum and the log-sum-exp
 #include "hopper/merge.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/produce.cuh"
@@ -31,7 +31,8 @@ struct Attend : Tile {
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
-    // A single warpgroup mostly has one tile of queries to do.
+    // Whether the first product of a tile of queries runs while the tile before is stored. A single warpgroup mostly has
+    // one tile to do.
     static constexpr bool EARLY = SPARE_REGISTERS && WARPGROUPS > 1;
 
     Shared shared;
@@ -40,41 +41,51 @@ struct Attend : Tile {
     Scores scores;
     int round = 0;
     int visited = 0;
-    float early_value_scale;  // read before it is needed, where a block has one tile to do
+    float loaded_scales[3];   // of the two rows and of the keys, read before they are needed
+    float early_value_scale;  // too, where there is a single warpgroup
 
     __device__ Attend(const Attention& problem, Shared shared, int thread)
         : Tile(problem, Work(problem, 0), thread, shared.promoted(thread)),
           shared(shared),
           warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
 
-    // The first product of a tile of queries runs while the tile before is stored.
     __device__ void run() {
         int place = place_of(problem, 0);
-        Work next(problem, max(place, 0));
-        begin(next, place >= 0);
-        while (place >= 0) {
-            work = next;
+        if (place < 0) return;
+        work = Work(problem, place);
+        begin(true);
+        for (;;) {
             attend();
-            finish();
-            if constexpr (!EARLY) store();
+            float scale = finish();
+            Work done = work;
+            if constexpr (!EARLY) store(done, scale);
             place = place_of(problem, ++round);
             if (!EARLY && place < 0) return;
-            next = Work(problem, max(place, 0));
-            begin(next, place >= 0);
-            if constexpr (EARLY) store();
+            work = Work(problem, max(place, 0));
+            begin(place >= 0);
+            if constexpr (EARLY) store(done, scale);
+            if (EARLY && place < 0) return wait_for_products<0>();
         }
-        wait_for_products<0>();
     }
 
    private:
-    // Starts the first product of scores as soon as its operands are there; where there are none, a product of whatever
-    // is there, so that one runs whichever way the code goes.
-    __device__ void begin(const Work& next, bool exists) {
+    // Starts the first product of scores as soon as its operands are there. If there is no tile of queries, or if it sees no
+    // keys, a product of whatever is there: one runs whichever way the code goes.
+    __device__ void begin(bool exists) {
         if (exists) {
+            loaded_scales[0] = *query_scale(0);
+            loaded_scales[1] = *query_scale(1);
+            loaded_scales[2] = *key_scale(max(work.last_tile - 1, 0));
+            if constexpr (WARPGROUPS == 1) {
+                early_value_scale = *value_scale(work.first_tile);
+                // What the end needs is fetched while the first tile is on its way.
+                asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
+                             "l"(problem.v_means));
+            }
             sleep_until_phase(shared.queries_full(), round % 2);
-            int tile = next.last_tile - 1;
-            for (int last = last_seen(next); tile > last && tile >= next.first_tile; --tile) skip();
-            if (tile >= next.first_tile) {
+            int tile = work.last_tile - 1;
+            for (; tile > last_seen() && tile >= work.first_tile; --tile) skip();
+            if (tile >= work.first_tile) {
                 await_keys();
             } else {
                 leave(shared.queries_empty());
@@ -83,21 +94,16 @@ struct Attend : Tile {
         start();
     }
 
+    // The tiles of keys, the last first. The product of the first of them is under way.
     __device__ void attend() {
         rows = Rows();
+        set_scales(loaded_scales[0], loaded_scales[1], loaded_scales[2]);
+        weights.set(rows);
         sums.reset();
         visited = 0;
-        read_scales(max(work.last_tile - 1, 0));
-        weights.set(rows);
-        if constexpr (WARPGROUPS == 1) {
-            early_value_scale = *value_scale(work.first_tile);
-            // What the end needs is fetched while the first tile is on its way.
-            asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
-                         "l"(problem.v_means));
-        }
         // Key tiles that every row sees all of.
-        int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query(work)) / TILE_KEYS;
-        int tile = last_seen(work);
+        int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query()) / TILE_KEYS;
+        int tile = last_seen();
         if (tile < work.first_tile) return wait_for_products<0>();
         if constexpr (MASKS == MASKS_ANY) whole = 0;
         if constexpr (MASKS != MASKS_NONE) {
@@ -119,10 +125,10 @@ struct Attend : Tile {
     }
 
     // The warpgroup's first, and the last tile of keys of which some row of the warpgroup sees something.
-    __device__ int first_query(const Work& work) const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
-    __device__ int last_seen(const Work& work) const {
+    __device__ int first_query() const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
+    __device__ int last_seen() const {
         if (!CAUSAL || WARPGROUPS == 1) return work.last_tile - 1;
-        int behind = problem.packed_heads > 1 ? problem.query_len : first_query(work) + WARPGROUP_ROWS;
+        int behind = problem.packed_heads > 1 ? problem.query_len : first_query() + WARPGROUP_ROWS;
         int tiles = (problem.visible_keys(min(behind, problem.query_len) - 1) + TILE_KEYS - 1) / TILE_KEYS;
         return min(work.last_tile, tiles) - 1;
     }
@@ -204,36 +210,31 @@ struct Attend : Tile {
         sums.scale(change, change);
     }
 
-    // Ends the sums: nothing changes them while they are stored.
-    __device__ void finish() {
+    // Ends the sums, which nothing changes while they are stored. Returns what they are in units of.
+    __device__ float finish() {
         if constexpr (!SPARE_REGISTERS) remake_work();
         wait_for_products<0>();
         leave_values();
         if (visited == 0) sums.clear_value();
         close();
-        if constexpr (!SPLIT_KEYS) {
-            add_means(problem, work, sums.value, rows.sum, last_value_scale(), quad);
-        }
+        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
+        if constexpr (!SPLIT_KEYS) add_means(problem, work, sums.value, rows.sum, scale, quad);
+        return scale;
     }
 
-    __device__ void store() {
+    __device__ void store(const Work& done, float scale) {
         if constexpr (!SPARE_REGISTERS) {
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             quad = thread % 4;
             first_row = first_row_of(thread);
         }
-        float scale = last_value_scale();
         if constexpr (SPLIT_KEYS) {
-            store_part(problem, work, sums, rows, scale, first_row, quad);
-            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
+            store_part(problem, done, sums, rows, scale, first_row, quad);
+            if (is_last_part(problem, done, thread)) merge_parts(problem, done, thread);
         } else {
-            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
-            store_rows(problem, work, sums.value, rows, places, scale, quad);
+            RowPlace places[2] = {{problem, done, first_row}, {problem, done, first_row + 8}};
+            store_rows(problem, done, sums.value, rows, places, scale, quad);
         }
-    }
-
-    __device__ float last_value_scale() const {
-        return WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
     }
 
     // So that no register keeps it through the loop.
