@@ -27,7 +27,7 @@ __device__ inline int place_of(const Attention& problem, int round) {
 // Keys come in tiles, through a ring of buffers.
 struct Attend : Tile {
     // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
-    // count have none left for what their lanes could have in common.
+    // count have none left for what can be found again.
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
@@ -47,7 +47,7 @@ struct Attend : Tile {
     __device__ Attend(const Attention& problem, Shared shared, int thread)
         : Tile(problem, Work(problem, 0), thread, shared.promoted(thread)),
           shared(shared),
-          warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
+          warpgroup(same_in_warp(thread / WARPGROUP)) {}
 
     __device__ void run() {
         int place = place_of(problem, 0);
