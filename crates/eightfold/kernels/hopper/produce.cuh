@@ -10,8 +10,6 @@ struct KeyProducer {
     Ring ring;
     unsigned queries_parity = 0;
 
-    __device__ KeyProducer(const Attention& problem, Shared shared) : problem(problem), shared(shared) {}
-
     // The first tile of keys is brought before the queries, whose buffer is the last to become empty.
     __device__ void produce(const Work& work) {
         int tile = work.last_tile - 1;

@@ -71,8 +71,8 @@ impl Fused {
         let fits = |vectors: usize, cluster: u32| rows <= capacity(vectors).saturating_mul(cluster as usize);
         let clusters = || (0..=LARGEST_CLUSTER.ilog2()).map(|log2| 1u32 << log2);
         // Small blocks before large ones: while some encode, others load.
-        let choices = VECTORS.into_iter().flat_map(|vectors| clusters().map(move |cluster| (vectors, cluster)));
-        let (vectors, cluster) = { choices }.find(|(vectors, cluster)| fits(*vectors, *cluster))?;
+        let mut choices = VECTORS.into_iter().flat_map(|vectors| clusters().map(move |cluster| (vectors, cluster)));
+        let (vectors, cluster) = choices.find(|(vectors, cluster)| fits(*vectors, *cluster))?;
 
         let block_rows = rows.div_ceil(cluster as usize);
         let block_rows = if turned { block_rows.next_multiple_of(TURNED_KEYS) } else { block_rows };
