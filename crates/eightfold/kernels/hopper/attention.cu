@@ -3,7 +3,7 @@
 //
 //   producer:   for each tile of queries: bring Q;  for each tile of keys that they see, the last first: bring K, V
 //   the others: for each tile of keys:    S = Q·Kᵀ;  mask;  maximum;  for each 32 keys: P = 2^(S - maximum), O += P·V
-//               store O / sum and the log-sum-exp
+//               while the next tile's first S = Q·Kᵀ runs, store O / sum and the log-sum-exp
 #include "hopper/merge.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/produce.cuh"
@@ -27,59 +27,122 @@ __device__ inline int place_of(const Attention& problem, int round) {
 // Keys come in tiles, through a ring of buffers.
 struct Attend : Tile {
     // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
-    // count have none left for what their lanes could have in common.
+    // count have none left for what can be found again.
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
-    int round;
-    Shared shared;
-    Ring& ring;
-    int warpgroup;
-    float early_value_scale;  // read before it is needed, where a block has one tile to do
-    int visited = 0;
+    // Whether the first product of a tile of queries runs while the tile before is stored. A single warpgroup mostly has
+    // one tile to do.
+    static constexpr bool EARLY = SPARE_REGISTERS && WARPGROUPS > 1;
 
-    __device__ Attend(const Attention& problem, int round, Shared shared, Ring& ring, int thread)
-        : Tile(problem, Work(problem, place_of(problem, round)), thread, shared.promoted(thread)),
-          round(round),
+    Shared shared;
+    int warpgroup;
+    Ring ring;
+    Scores scores;
+    int round = 0;
+    int visited = 0;
+    float loaded_scales[3];   // of the two rows and of the keys, read before they are needed
+    float early_value_scale;  // too, where there is a single warpgroup
+
+    __device__ Attend(const Attention& problem, Shared shared, int thread)
+        : Tile(problem, Work(problem, 0), thread, shared.promoted(thread)),
           shared(shared),
-          ring(ring),
-          warpgroup(SPARE_REGISTERS ? same_in_warp(thread / WARPGROUP) : thread / WARPGROUP) {}
+          warpgroup(same_in_warp(thread / WARPGROUP)) {}
 
     __device__ void run() {
-        read_scales(max(work.last_tile - 1, 0));
-        weights.set(rows);
-        if constexpr (WARPGROUPS == 1) {
-            early_value_scale = *value_scale(work.first_tile);
-            // What the end needs is fetched while the first tile is on its way.
-            asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
-                         "l"(problem.v_means));
+        int place = place_of(problem, 0);
+        if (place < 0) return;
+        work = Work(problem, place);
+        begin(true);
+        for (;;) {
+            attend();
+            float scale = finish();
+            Work done = work;
+            if constexpr (!EARLY) store(done, scale);
+            place = place_of(problem, ++round);
+            if (!EARLY && place < 0) return;
+            work = Work(problem, max(place, 0));
+            begin(place >= 0);
+            if constexpr (EARLY) store(done, scale);
+            if (EARLY && place < 0) return wait_for_products<0>();
         }
-        int first = warpgroup * WARPGROUP_ROWS;
-        bool packed = problem.packed_heads > 1;
-        int nearest = packed ? 0 : work.first_query + first;
-        int furthest =
-            packed ? problem.query_len - 1 : min(work.first_query + first + WARPGROUP_ROWS, problem.query_len) - 1;
-        // Key tiles that no row of the warpgroup sees, and those that every row sees all of.
-        int end = (problem.visible_keys(furthest) + TILE_KEYS - 1) / TILE_KEYS;
-        int whole = problem.visible_keys(nearest) / TILE_KEYS;
-
-        sleep_until_phase(shared.queries_full(), round % 2);
-        int tile = work.last_tile - 1;
-        if constexpr (CAUSAL && WARPGROUPS > 1) {
-            for (; tile >= max(end, work.first_tile); --tile) skip();
-        }
-        if (tile < work.first_tile) leave(shared.queries_empty());
-        if constexpr (MASKS == MASKS_ANY) whole = 0;
-        if constexpr (MASKS != MASKS_NONE) {
-            for (; tile >= max(whole, work.first_tile); --tile) visit<true>(tile);
-        }
-        if constexpr (MASKS != MASKS_ANY) {
-            for (; tile >= work.first_tile; --tile) visit<false>(tile);
-        }
-        finish();
     }
 
    private:
+    // Starts the first product of scores as soon as its operands are there. If there is no tile of queries, or if it sees no
+    // keys, a product of whatever is there: one runs whichever way the code goes.
+    __device__ void begin(bool exists) {
+        if (exists) {
+            loaded_scales[0] = *query_scale(0);
+            loaded_scales[1] = *query_scale(1);
+            loaded_scales[2] = *key_scale(max(work.last_tile - 1, 0));
+            if constexpr (WARPGROUPS == 1) {
+                early_value_scale = *value_scale(work.first_tile);
+                // What the end needs is fetched while the first tile is on its way.
+                asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
+                             "l"(problem.v_means));
+            }
+            sleep_until_phase(shared.queries_full(), round % 2);
+            int tile = work.last_tile - 1;
+            for (; tile > last_seen() && tile >= work.first_tile; --tile) skip();
+            if (tile >= work.first_tile) {
+                await_keys();
+            } else {
+                leave(shared.queries_empty());
+            }
+        }
+        start();
+    }
+
+    // The tiles of keys, the last first. The product of the first of them is under way.
+    __device__ void attend() {
+        rows = Rows();
+        set_scales(loaded_scales[0], loaded_scales[1], loaded_scales[2]);
+        weights.set(rows);
+        sums.reset();
+        visited = 0;
+        // Key tiles that every row sees all of.
+        int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query()) / TILE_KEYS;
+        int tile = last_seen();
+        if (tile < work.first_tile) return wait_for_products<0>();
+        if constexpr (MASKS == MASKS_ANY) whole = 0;
+        if constexpr (MASKS != MASKS_NONE) {
+            while (tile >= whole) {
+                visit<true>(tile);
+                if (--tile < work.first_tile) return wait_for_products<0>();
+                await_keys();
+                start();
+            }
+        }
+        if constexpr (MASKS != MASKS_ANY) {
+            for (;;) {
+                visit<false>(tile);
+                if (--tile < work.first_tile) return wait_for_products<0>();
+                await_keys();
+                start();
+            }
+        }
+    }
+
+    // The warpgroup's first, and the last tile of keys of which some row of the warpgroup sees something.
+    __device__ int first_query() const { return work.first_query + warpgroup * WARPGROUP_ROWS; }
+    __device__ int last_seen() const {
+        if (!CAUSAL || WARPGROUPS == 1) return work.last_tile - 1;
+        int behind = problem.packed_heads > 1 ? problem.query_len : first_query() + WARPGROUP_ROWS;
+        int tiles = (problem.visible_keys(min(behind, problem.query_len) - 1) + TILE_KEYS - 1) / TILE_KEYS;
+        return min(work.last_tile, tiles) - 1;
+    }
+
+    __device__ void await_keys() {
+        take_turn();
+        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+    }
+    __device__ void start() {
+        Scores next;
+        start_scores(next, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+        scores = next;
+    }
+
     __device__ void skip() {
         take_turn();
         sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
@@ -92,10 +155,6 @@ struct Attend : Tile {
 
     template <bool MASKED>
     __device__ void visit(int tile) {
-        take_turn();
-        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-        Scores scores;
-        start_scores(scores, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
         if constexpr (KEY_BLOCK_SCALES) read_scales(tile);
         wait_for_products<0>();
         leave(shared.keys_empty(ring.stage));
@@ -151,23 +210,30 @@ struct Attend : Tile {
         sums.scale(change, change);
     }
 
-    __device__ void finish() {
+    // Ends the sums, which nothing changes while they are stored. Returns what they are in units of.
+    __device__ float finish() {
+        if constexpr (!SPARE_REGISTERS) remake_work();
+        wait_for_products<0>();
+        leave_values();
+        if (visited == 0) sums.clear_value();
+        close();
+        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
+        if constexpr (!SPLIT_KEYS) add_means(problem, work, sums.value, rows.sum, scale, quad);
+        return scale;
+    }
+
+    __device__ void store(const Work& done, float scale) {
         if constexpr (!SPARE_REGISTERS) {
-            remake_work();
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             quad = thread % 4;
             first_row = first_row_of(thread);
         }
-        wait_for_products<0>();
-        leave_values();
-        close();
-        float scale = WARPGROUPS == 1 ? early_value_scale : *value_scale(work.first_tile);
         if constexpr (SPLIT_KEYS) {
-            store_part(problem, work, sums, rows, scale, first_row, quad);
-            if (is_last_part(problem, work, thread)) merge_parts(problem, work, thread);
+            store_part(problem, done, sums, rows, scale, first_row, quad);
+            if (is_last_part(problem, done, thread)) merge_parts(problem, done, thread);
         } else {
-            RowPlace places[2] = {{problem, work, first_row}, {problem, work, first_row + 8}};
-            store_rows(problem, work, sums.value, rows, places, scale, quad);
+            RowPlace places[2] = {{problem, done, first_row}, {problem, done, first_row + 8}};
+            store_rows(problem, done, sums.value, rows, places, scale, quad);
         }
     }
 
@@ -241,9 +307,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         shared.write_ones();
         sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
-        Ring ring;
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        for_each_round(problem, [&](int round) { Attend(problem, round, shared, ring, threadIdx.x).run(); });
+        Attend(problem, shared, threadIdx.x).run();
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

@@ -48,6 +48,10 @@ static_assert(!SUMS_IN_PARTS || TILE_KEYS <= SUM_COLUMNS * SUM_PART, "there is a
 constexpr float WEIGHT_EXPONENT = 8.0f;
 constexpr float RESCALE_THRESHOLD = RESCALE_LAZY ? 0.7f : 0.0f;
 
+// Products of P·V in flight at a time. Where there is a mask, there are several ways out of the loop over the tiles, and
+// of more than two the compiler loses sight.
+constexpr int IN_FLIGHT = MASKS == MASKS_NONE || KEYS_AT_ONCE || FLIGHT < 2 ? FLIGHT : 2;
+
 // Every so many tiles the sums are promoted to f32, or never.
 constexpr bool PROMOTE = PROMOTE_TILES > 0;
 constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;

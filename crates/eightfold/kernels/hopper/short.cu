@@ -84,6 +84,7 @@ struct AttendAtOnce : Tile {
         }
         wait_for_products<0>();
         close();
+        add_means(problem, work, sums.value, rows.sum, scales[3], quad);
         store_rows(problem, work, sums.value, rows, places, scales[3], quad);
     }
 

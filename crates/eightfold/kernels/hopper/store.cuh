@@ -70,18 +70,18 @@ __device__ inline uint4 turn_in_quad(const unsigned (&word)[4], int quad) {
 }
 
 // What was taken from V, as if it had been summed with everything else.
-__device__ inline void add_means(float (&sums)[VALUE_COLUMNS / 2], const float* means, const float (&row_sum)[2],
-                                 float value_scale, int quad) {
+__device__ inline void add_means(const Attention& problem, const Work& work, float (&sums)[VALUE_COLUMNS / 2],
+                                 const float (&row_sum)[2], float value_scale, int quad) {
+    if (!problem.has_value_means()) return;
+    const float* means = problem.v_means + work.kv_index(problem) * HEAD_DIM;
     float weight[2] = {row_sum[0] * reciprocal(value_scale), row_sum[1] * reciprocal(value_scale)};
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 2; ++i) sums[i] += means[i / 4 * 8 + 2 * quad + i % 2] * weight[i / 2 % 2];
 }
 
-// A lane's two rows: normalised, centred V's mean added, rounded to the output's format.
-__device__ inline void store_rows(const Attention& problem, const Work& work, float (&sums)[VALUE_COLUMNS / 2],
+// A lane's two rows: normalised, rounded to the output's format.
+__device__ inline void store_rows(const Attention& problem, const Work& work, const float (&sums)[VALUE_COLUMNS / 2],
                                   const Rows& rows, const RowPlace (&places)[2], float value_scale, int quad) {
-    if (problem.has_value_means())
-        add_means(sums, problem.v_means + work.kv_index(problem) * HEAD_DIM, rows.sum, value_scale, quad);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const RowPlace& row = places[half];

@@ -14,12 +14,21 @@ struct Sums {
     bool fresh = true;  // nothing has been added since the start or the last promotion
 
     __device__ explicit Sums(unsigned total_address) : total_address(total_address) {
+        clear_value();
+        clear_total();
+    }
+
+    // For other rows: the first product starts the accumulator anew, and so it is not touched while products run.
+    __device__ void reset() {
+        clear_total();
+        total_factor[0] = total_factor[1] = 1.0f;
+        has_total = false;
+        fresh = true;
+    }
+
+    __device__ void clear_value() {
 #pragma unroll
         for (int i = 0; i < VALUE_COLUMNS / 2; ++i) clear(value[i]);
-        if constexpr (PROMOTE && !PROMOTE_SHARED) {
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; ++i) total[i] = 0.0f;
-        }
     }
 
     // Multiplies both rows, each by its factor.
@@ -92,13 +101,20 @@ struct Sums {
             multiply_registers<E5M2>(value, words[step], v, accumulate);
             if (is_split(step)) multiply_registers<E5M2>(value, rest[step], v, true);
             commit_products();
-            wait_for_products<FLIGHT - 1>();
+            wait_for_products<IN_FLIGHT - 1>();
         }
         fresh = false;
     }
 
    private:
-    // Products read a step's registers while the next are made; FLIGHT says for how many steps.
+    __device__ void clear_total() {
+        if constexpr (PROMOTE && !PROMOTE_SHARED) {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; ++i) total[i] = 0.0f;
+        }
+    }
+
+    // Products read a step's registers while the next are made; IN_FLIGHT says for how many steps.
     unsigned words[VALUE_STEPS][4];
     unsigned rest[SPLIT_EIGHTHS > 0 ? VALUE_STEPS : 1][4];
 
