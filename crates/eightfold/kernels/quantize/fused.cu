@@ -13,11 +13,12 @@
 #include "quantize/turn.cuh"
 #include "quantize/values.cuh"
 
-// Two blocks share a multiprocessor, so that one can load while the other encodes.
+// Registers and shared memory take half of the vectors each, so that several blocks fit a multiprocessor, and some can
+// load while others encode. Where a thread's vectors are not of the same channels, their addresses take registers too.
 constexpr int THREADS = 512;
-constexpr int KEPT = 8;          // vectors of a thread that are in registers; the others are in shared memory
-constexpr int MOST_BLOCKS = 16;  // of a cluster
-static_assert(VECTORS >= KEPT, "a thread keeps its first vectors in registers");
+constexpr int KEPT = VECTORS / 2;  // vectors of a thread that are in registers
+constexpr int SHARING = VECTORS <= 8 && THREADS % ROW_VECTORS == 0 ? 3 : 2;  // blocks of a multiprocessor
+constexpr int MOST_BLOCKS = 16;                                              // of a cluster
 static_assert(!CENTERED, "means are found by launches of their own");
 
 #if TRANSPOSED
@@ -150,7 +151,8 @@ __device__ inline void store_codes(const Quantize& problem, const Place& at, int
 #endif
 
 // A cluster takes the rows of a scale, and each of its blocks `block_rows` of them, the last perhaps fewer or none.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) quantize_fused(const __grid_constant__ Quantize problem) {
+extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
+    quantize_fused(const __grid_constant__ Quantize problem) {
     extern __shared__ uint4 held[];
     arrive_at_cluster_relaxed();
     const Place at = place(problem, cluster_index());

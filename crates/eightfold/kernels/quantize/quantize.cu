@@ -185,16 +185,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
 
 #if CENTERED
 
-constexpr int SUM_ROWS = 64;  // rows that are summed one after the other; ROWS_PER_SUM of the host
-constexpr int SUM_BATCH = 4;  // of them that a thread asks for at a time
-constexpr int SUM_BUFFERS = 3;
+constexpr int SUM_THREADS = 128;  // of a block: few, so that short heads find a multiprocessor for each
+constexpr int SUM_ROWS = 64;      // rows that are summed one after the other; ROWS_PER_SUM of the host
+constexpr int SUM_BATCH = 4;      // of them that a thread asks for at a time
+constexpr int SUM_BUFFERS = 4;
 
 // Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other. The next are on their way to
 // shared memory meanwhile, where only their own thread looks: of loads into registers the compiler leaves one in flight.
-extern "C" __global__ void __launch_bounds__(THREADS) quantize_sums(const __grid_constant__ Quantize problem) {
-    __shared__ uint4 held[SUM_BUFFERS][SUM_BATCH][THREADS];
+extern "C" __global__ void __launch_bounds__(SUM_THREADS) quantize_sums(const __grid_constant__ Quantize problem) {
+    __shared__ uint4 held[SUM_BUFFERS][SUM_BATCH][SUM_THREADS];
     const Place at = place(problem, blockIdx.x);
-    const long long index = static_cast<long long>(at.part) * THREADS + threadIdx.x;
+    const long long index = static_cast<long long>(at.part) * SUM_THREADS + threadIdx.x;
     const long long group = index / ROW_VECTORS;
     if (group * SUM_ROWS >= problem.len) return;
     const int channel = index % ROW_VECTORS * VECTOR;

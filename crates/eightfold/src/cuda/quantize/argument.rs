@@ -9,6 +9,9 @@ use crate::tensor::{Dims, Granularity, Layout};
 /// Threads of a block; `THREADS` of the device code.
 pub(super) const THREADS: u32 = 256;
 
+/// Those of a block that adds up rows; `SUM_THREADS` of the device code.
+pub(super) const SUM_THREADS: u32 = 128;
+
 /// Loads of 16 bytes that a thread has in flight; `LOADS` of the device code.
 const LOADS: usize = 8;
 
@@ -94,7 +97,7 @@ impl Cut {
         let magnitudes = Blocks::new(dims, dims.len.div_ceil(rows))?;
         Ok(Cut {
             rows,
-            sums: Blocks::new(dims, (dims.len.div_ceil(ROWS_PER_SUM) * row_vectors).div_ceil(threads))?,
+            sums: Blocks::new(dims, (dims.len.div_ceil(ROWS_PER_SUM) * row_vectors).div_ceil(SUM_THREADS as usize))?,
             means: Blocks::new(dims, dims.head_dim.div_ceil(threads))?,
             magnitudes,
             codes: match layout.is_transposed() {

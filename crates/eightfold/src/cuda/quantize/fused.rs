@@ -8,15 +8,12 @@ use crate::tensor::{Dims, Granularity, Layout};
 /// Threads of a block; `THREADS` of the device code.
 const THREADS: usize = 512;
 
-/// Vectors of 16 bytes that a thread has in registers; `KEPT` of the device code.
-const KEPT: usize = 8;
+/// Vectors of 16 bytes that a thread may hold, half of them in registers and half in shared memory: mostly three blocks
+/// of the one, and two of the other, fit a multiprocessor.
+const VECTORS: [usize; 2] = [8, 16];
 
-/// What a thread may hold: all of it in registers, or as much again in shared memory, so that two blocks fit a
-/// multiprocessor.
-const VECTORS: [usize; 2] = [KEPT, 2 * KEPT];
-
-/// What a thread should at least hold where a head has several scales: two blocks of a multiprocessor then have twice
-/// 32 KiB on their way, which keeps the memory busy while they wait for each other.
+/// What a thread should at least hold where a head has several scales: each block of a multiprocessor then has 32 KiB on
+/// its way, which keeps the memory busy while they wait for each other.
 const FEWEST_VECTORS: usize = 4;
 
 /// Tiles that a block turns at a time, four vectors of every thread; `TILES` of the device code.
@@ -89,7 +86,7 @@ impl Fused {
 
     /// Shared memory for what is not in registers.
     pub(super) fn held_bytes(self) -> usize {
-        (self.vectors - KEPT) * THREADS * 16
+        self.vectors / 2 * THREADS * 16
     }
 
     pub(super) fn grid(self) -> Grid {
@@ -139,7 +136,7 @@ mod tests {
         }
         // Turned, a block takes whole tiles.
         assert_eq!(of_heads(257, 128, Bf16, Layout::Bhds), Some((8, 2, 256)));
-        // Five tiles side by side are more than the registers hold.
+        // Five tiles side by side are more than eight vectors of a thread.
         assert_eq!(of_heads(64, 320, Bf16, Layout::Bhds), Some((16, 1, 128)));
         assert_eq!(of_heads(64, 1024, Bf16, Layout::Bhds), None);
     }

@@ -17,7 +17,7 @@ use super::tensor::{DeviceTensor, Lines, Memory};
 use crate::error::{Error, Result};
 use crate::quantize::{ROWS_PER_SUM, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
-use argument::{Blocks, Cut, Quantize, THREADS};
+use argument::{Blocks, Cut, Quantize, SUM_THREADS, THREADS};
 use fused::Fused;
 use std::sync::Arc;
 
@@ -182,17 +182,17 @@ impl DeviceQuantizer {
             }
             Way::Steps { codes, magnitudes, centring, cut } => {
                 quantized.magnitudes.fill(stream, 0)?;
-                let launch = |function: &Function, blocks: Blocks| {
-                    let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0 };
+                let launch = |function: &Function, blocks: Blocks, threads| {
+                    let grid = Grid { blocks: blocks.all, threads, dynamic_shared_bytes: 0 };
                     // SAFETY: as above.
                     unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
                 };
                 if let Some(Centring { sums, means }) = centring {
-                    launch(sums, cut.sums)?;
-                    launch(means, cut.means)?;
+                    launch(sums, cut.sums, SUM_THREADS)?;
+                    launch(means, cut.means, THREADS)?;
                 }
-                launch(magnitudes, cut.magnitudes)?;
-                launch(codes.function(), cut.codes)
+                launch(magnitudes, cut.magnitudes, THREADS)?;
+                launch(codes.function(), cut.codes, THREADS)
             }
         }
     }
