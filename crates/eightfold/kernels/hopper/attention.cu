@@ -3,7 +3,7 @@
 //
 //   producer:   for each tile of queries: bring Q;  for each tile of keys that they see, the last first: bring K, V
 //   the others: for each tile of keys:    S = Q·Kᵀ;  mask;  maximum;  for each 32 keys: P = 2^(S - maximum), O += P·V
-//               while the next tile's first S = Q·Kᵀ runs, store O / sum and the log-sum-exp
+//               store O / sum and the log-sum-exp, while the next tile's first S = Q·Kᵀ runs where STORE_BESIDE
 #include "hopper/merge.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/produce.cuh"
@@ -31,10 +31,6 @@ struct Attend : Tile {
     static constexpr bool SPARE_REGISTERS =
         !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
-    // Whether the first product of a tile of queries runs while the tile before is stored. A single warpgroup mostly has
-    // one tile to do.
-    static constexpr bool EARLY = SPARE_REGISTERS && WARPGROUPS > 1;
-
     Shared shared;
     int warpgroup;
     Ring ring;
@@ -58,13 +54,13 @@ struct Attend : Tile {
             attend();
             float scale = finish();
             Work done = work;
-            if constexpr (!EARLY) store(done, scale);
+            if constexpr (!STORE_BESIDE) store(done, scale);
             place = place_of(problem, ++round);
-            if (!EARLY && place < 0) return;
+            if (!STORE_BESIDE && place < 0) return;
             work = Work(problem, max(place, 0));
             begin(place >= 0);
-            if constexpr (EARLY) store(done, scale);
-            if (EARLY && place < 0) return wait_for_products<0>();
+            if constexpr (STORE_BESIDE) store(done, scale);
+            if (STORE_BESIDE && place < 0) return wait_for_products<0>();
         }
     }
 

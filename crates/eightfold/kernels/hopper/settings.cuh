@@ -60,6 +60,7 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzle
 static_assert(TILE_KEYS % 64 == 0 && (TILE_KEYS <= 256 || TILE_KEYS == 512), "products have up to 256 columns");
 static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in flight itself");
 static_assert(!KEYS_AT_ONCE || (WARPGROUPS == 1 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
+static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
 static_assert(SPLIT_EIGHTHS == 0 || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");

@@ -25,7 +25,7 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
     let base = stage.at(problem.shape().head_dim, problem.mask());
     let (config, reason) = by_size(problem, operands, base, multiprocessors);
-    let config = evened_out(config, problem);
+    let config = stages::stored(evened_out(config, problem));
     match (narrow, config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
         (false, Scores::F16) => (

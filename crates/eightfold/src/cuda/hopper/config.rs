@@ -40,6 +40,8 @@ pub struct Config {
     pub flight: usize,
     /// How the keys come.
     pub keys: Keys,
+    /// What runs while a tile of queries is stored.
+    pub store: Store,
 }
 
 knob_values! {
@@ -134,6 +136,16 @@ knob_values! {
     }
 }
 
+knob_values! {
+    /// What runs while a tile of queries is stored.
+    Store("store") {
+        /// Nothing else of the warpgroup that stores it.
+        Alone = "alone",
+        /// The first product of its next tile.
+        Beside = "beside",
+    }
+}
+
 /// Every knob of the hopper kernel, in the order in which a config prints them.
 pub const KNOBS: &[Knob] = &[
     Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
@@ -159,6 +171,7 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "order", values: Order::NAMES, what: "whether warpgroups take turns at the tensor cores" },
     Knob { name: "flight", values: &["1", "2", "4", "8"], what: "steps of the value product in flight at a time" },
     Knob { name: "keys", values: Keys::NAMES, what: "whether keys pass by in tiles or are all there at once" },
+    Knob { name: "store", values: Store::NAMES, what: "whether the next tile begins while one is stored" },
 ];
 
 /// The files under `kernels/`: where keys are streamed, and where they are there at once.
@@ -270,6 +283,13 @@ impl Config {
                 "order",
                 "pingpong has no registers left for promoted sums",
                 "set promote=0 and sums=registers, or order=free",
+            ));
+        }
+        if self.store == Store::Beside && self.warpgroups == 1 {
+            return Err(Error::invalid(
+                "store",
+                "a single warpgroup mostly has one tile to do, and none to begin beside its store",
+                "set warpgroups=2 or 3, or store=alone",
             ));
         }
         if self.flight > self.tile_keys / STEP_KEYS {
@@ -442,7 +462,7 @@ impl Default for Config {
 
 config_text! {
     numbers: "write a whole number";
-    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store
 }
 
 #[cfg(test)]
@@ -469,6 +489,7 @@ mod tests {
             ("tile_keys=96", "tile_keys"),
             ("fast,tile_keys=512", "tile_keys"),
             ("fast,tile_keys=64,flight=4", "flight"),
+            ("fast,warpgroups=1,store=beside", "store"),
             ("tile_keys=many", "tile_keys"),
             ("stages=5", "stages"),
             ("linear=9", "linear"),

@@ -1,6 +1,6 @@
 //! Problem × config → the program that the compiler gets.
 
-use super::config::{Config, Keys, Order, RowSum, Scores, Sums, Weights};
+use super::config::{Config, Keys, Order, RowSum, Scores, Store, Sums, Weights};
 use super::{Launch, Rescale, SplitKeys};
 use crate::cuda::compile::Program;
 use crate::cuda::specialisation::{Specialisation, flag};
@@ -26,6 +26,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("PINGPONG", flag(config.order == Order::Pingpong)),
         ("FLIGHT", config.flight.to_string()),
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
+        ("STORE_BESIDE", flag(config.store == Store::Beside)),
         ("MASKS", masks(kind, config).to_string()),
         ("SHARED_BYTES", shared.to_string()),
         ("WITH_LSE", flag(kind.lse)),

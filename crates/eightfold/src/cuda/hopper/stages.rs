@@ -1,6 +1,6 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Sums, Weights};
+use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Store, Sums, Weights};
 use crate::error::Result;
 use crate::knobs;
 use crate::problem::{Accuracy, Mask};
@@ -26,6 +26,7 @@ const BASE: Config = Config {
     order: Order::Free,
     flight: 2,
     keys: Keys::Streamed,
+    store: Store::Alone,
 };
 const FAST: Config = Config { linear: 8, ..BASE };
 const BALANCED: Config = Config { linear: 3, ..BASE };
@@ -47,6 +48,19 @@ pub(super) fn in_f32(config: Config) -> Config {
         keys: Keys::Streamed,
         ..config
     }
+}
+
+/// The same with the next tile begun beside each store, wherever there are tiles and registers for it: a single warpgroup
+/// mostly has one tile, and three that count three tiles of keys, with weights of two kinds or in two parts, have no
+/// registers left under a mask.
+pub(super) fn stored(config: Config) -> Config {
+    let alike = config.weights == Weights::Fp8 && config.linear.is_multiple_of(8);
+    let store = match config.warpgroups {
+        1 => Store::Alone,
+        3 if config.stages > 2 && !alike => Store::Alone,
+        _ => Store::Beside,
+    };
+    Config { store, ..config }
 }
 
 /// Every stage, from the fastest to the most precise, in the order of [`Accuracy`].
@@ -71,7 +85,7 @@ impl Stage {
         if head_dim > 64 {
             config = Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config };
         }
-        config
+        stored(config)
     }
 }
 
