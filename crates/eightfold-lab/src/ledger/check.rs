@@ -245,11 +245,7 @@ prediction.because = "Of 3 us 1 is waiting."
             ("\"hopper:fast\"", "\"hopper:faster\"", "a try: `without` cannot run there: stage: "),
             ("\"hopper:fast\"", "\"ladder:unpack\"", "is a variant of ladder"),
             ("flight=1", "flight=3", "a try: `with` cannot run there: flight: "),
-            (
-                "sums=registers,flight=1",
-                "sums=registers,flight=4,store=beside",
-                "a try: is the same without and with it",
-            ),
+            ("sums=registers,flight=1", "sums=registers,flight=4", "a try: is the same without and with it"),
             ("sums=registers,flight=1", "sums=registers,linear=3", "changes the accuracy, from fast to balanced"),
             ("stages=2,sums=registers", "stages=4,sums=shared", "a try: `with` cannot run there: tile_keys: "),
             ("least = 1.0", "least = 1.2", "a try: predicts 1.2 to 1.1"),

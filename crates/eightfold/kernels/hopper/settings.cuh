@@ -49,8 +49,8 @@ constexpr float WEIGHT_EXPONENT = 8.0f;
 constexpr float RESCALE_THRESHOLD = RESCALE_LAZY ? 0.7f : 0.0f;
 
 // Products of P·V in flight at a time. Where there is a mask, there are several ways out of the loop over the tiles, and
-// of more than two the compiler loses sight.
-constexpr int IN_FLIGHT = MASKS == MASKS_NONE || KEYS_AT_ONCE || FLIGHT < 2 ? FLIGHT : 2;
+// with one of the next tile beside them, the compiler loses sight of more than two.
+constexpr int IN_FLIGHT = STORE_BESIDE && MASKS != MASKS_NONE && FLIGHT > 2 ? 2 : FLIGHT;
 
 // Every so many tiles the sums are promoted to f32, or never.
 constexpr bool PROMOTE = PROMOTE_TILES > 0;

@@ -1,6 +1,8 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, SplitKeys, Sums, Weights, fits_f16};
+use super::config::{
+    Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, SplitKeys, Store, Sums, Weights, fits_f16,
+};
 use super::launch::work::{Cut, tiles_of_queries};
 use super::stages;
 use crate::cuda::Operands;
@@ -25,7 +27,7 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
     let base = stage.at(problem.shape().head_dim, problem.mask());
     let (config, reason) = by_size(problem, operands, base, multiprocessors);
-    let config = stages::stored(evened_out(config, problem));
+    let config = evened_out(config, problem);
     match (narrow, config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
         (false, Scores::F16) => (
@@ -103,7 +105,8 @@ fn evened_out(config: Config, problem: &Problem) -> Config {
 }
 
 /// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy; few queries;
-/// many keys; codes of wide range. And warpgroups that take turns, which nothing is chosen for.
+/// many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns, and tiles that begin while
+/// others are stored.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -134,6 +137,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         ("exact-exp, many keys".into(), chosen(long, Accuracy::ExactExp, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
+        ("fast, storing beside".into(), Some(Config { store: Store::Beside, ..fast })),
     ]);
     others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
 }

@@ -50,19 +50,6 @@ pub(super) fn in_f32(config: Config) -> Config {
     }
 }
 
-/// The same with the next tile begun beside each store, wherever there are tiles and registers for it: a single warpgroup
-/// mostly has one tile, and three that count three tiles of keys, with weights of two kinds or in two parts, have no
-/// registers left under a mask.
-pub(super) fn stored(config: Config) -> Config {
-    let alike = config.weights == Weights::Fp8 && config.linear.is_multiple_of(8);
-    let store = match config.warpgroups {
-        1 => Store::Alone,
-        3 if config.stages > 2 && !alike => Store::Alone,
-        _ => Store::Beside,
-    };
-    Config { store, ..config }
-}
-
 /// Every stage, from the fastest to the most precise, in the order of [`Accuracy`].
 pub const STAGES: &[Stage] = &[
     Stage { name: "fast", what: "every exponential straight into an FP8 code", config: FAST },
@@ -85,7 +72,7 @@ impl Stage {
         if head_dim > 64 {
             config = Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config };
         }
-        stored(config)
+        config
     }
 }
 
