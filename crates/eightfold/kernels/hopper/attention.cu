@@ -65,8 +65,8 @@ struct Attend : Tile {
     }
 
    private:
-    // Starts the first product of scores as soon as its operands are there. If there is no tile of queries, or if it sees no
-    // keys, a product of whatever is there: one runs whichever way the code goes.
+    // Starts the first product of scores as soon as its operands are there. If there is no tile of queries, or if it
+    // sees no keys, a product of whatever is there: one runs whichever way the code goes.
     __device__ void begin(bool exists) {
         if (exists) {
             loaded_scales[0] = *query_scale(0);
