@@ -140,8 +140,7 @@ struct Attend : Tile {
     }
 
     __device__ void skip() {
-        take_turn();
-        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
+        await_keys();
         leave(shared.keys_empty(ring.stage));
         sleep_until_phase(shared.values_full(ring.stage), ring.parity);
         leave(shared.values_empty(ring.stage));
