@@ -105,19 +105,25 @@ struct Attend : Tile {
         if constexpr (MASKS != MASKS_NONE) {
             while (tile >= whole) {
                 visit<true>(tile);
-                if (--tile < work.first_tile) return wait_for_products<0>();
-                await_keys();
-                start();
+                if (!start_next(tile)) return;
             }
         }
         if constexpr (MASKS != MASKS_ANY) {
-            for (;;) {
+            do {
                 visit<false>(tile);
-                if (--tile < work.first_tile) return wait_for_products<0>();
-                await_keys();
-                start();
-            }
+            } while (start_next(tile));
         }
+    }
+
+    // Goes on to the tile of keys before and starts its product. Where there is none, no product is left under way.
+    __device__ bool start_next(int& tile) {
+        if (--tile < work.first_tile) {
+            wait_for_products<0>();
+            return false;
+        }
+        await_keys();
+        start();
+        return true;
     }
 
     // The warpgroup's first, and the last tile of keys of which some row of the warpgroup sees something.
