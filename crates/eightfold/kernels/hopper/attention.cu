@@ -269,9 +269,13 @@ struct Attend : Tile {
     }
 };
 
-template <typename Role>
-__device__ inline void for_each_round(const Attention& problem, Role role) {
-    for (int round = 0; place_of(problem, round) >= 0; ++round) role(round);
+template <typename Producer>
+__device__ inline void produce_all(const Attention& problem, Producer producer) {
+    for (int round = 0;; ++round) {
+        int place = place_of(problem, round);
+        if (place < 0) return;
+        producer.produce(Work(problem, place));
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const __grid_constant__ Attention problem) {
@@ -295,13 +299,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (WARPGROUPS > 1) give_up_registers<PRODUCER_REGISTERS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (leads && warp == 0) {
-            KeyProducer producer{problem, shared};
-            for_each_round(problem,
-                           [&](int round) { producer.produce(Work(problem, place_of(problem, round))); });
+            produce_all(problem, KeyProducer{problem, shared});
         } else if (leads && warp == 1) {
-            ValueProducer producer{problem, shared};
-            for_each_round(problem,
-                           [&](int round) { producer.produce(Work(problem, place_of(problem, round))); });
+            produce_all(problem, ValueProducer{problem, shared});
         }
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
