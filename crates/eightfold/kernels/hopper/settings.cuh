@@ -32,6 +32,7 @@ constexpr int VALUE_BOXES = TILE_KEYS / VALUE_ROW;
 constexpr int SCORE_COLUMNS = KEYS_AT_ONCE ? VALUE_ROW : TILE_KEYS < 256 ? TILE_KEYS : 256;  // keys of one product
 constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
 constexpr int VALUE_STEPS = TILE_KEYS / STEP;
+constexpr int PAIR = 2;  // blocks that share V
 
 // With the row sums on the tensor cores, eight rows of ones stand below V transposed: the product's next columns.
 constexpr int SUM_COLUMNS = ROW_SUM_TENSOR ? 8 : 0;
@@ -48,10 +49,6 @@ static_assert(!SUMS_IN_PARTS || TILE_KEYS <= SUM_COLUMNS * SUM_PART, "there is a
 constexpr float WEIGHT_EXPONENT = 8.0f;
 constexpr float RESCALE_THRESHOLD = RESCALE_LAZY ? 0.7f : 0.0f;
 
-// Products of P·V in flight at a time. Where there is a mask, there are several ways out of the loop over the tiles, and
-// with one of the next tile beside them, the compiler loses sight of more than two.
-constexpr int IN_FLIGHT = STORE_BESIDE && MASKS != MASKS_NONE && FLIGHT > 2 ? 2 : FLIGHT;
-
 // Every so many tiles the sums are promoted to f32, or never.
 constexpr bool PROMOTE = PROMOTE_TILES > 0;
 constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;
@@ -60,7 +57,10 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzle
 static_assert(TILE_KEYS % 64 == 0 && (TILE_KEYS <= 256 || TILE_KEYS == 512), "products have up to 256 columns");
 static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in flight itself");
 static_assert(!KEYS_AT_ONCE || (WARPGROUPS == 1 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
+static_assert(!SHARE_VALUES || (KEYS_AT_ONCE && !CAUSAL), "blocks that share see the same keys");
+static_assert(!SHARE_VALUES || VALUE_BOXES >= PAIR, "each brings something");
 static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");
+static_assert(!STORE_BESIDE || FLIGHT <= 2, "beside a product of the next tile the compiler loses sight of more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
 static_assert(SPLIT_EIGHTHS == 0 || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");

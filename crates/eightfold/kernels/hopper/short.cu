@@ -1,7 +1,7 @@
 // FP8 attention for Hopper where all keys fit into shared memory at once: a warpgroup for every 64 queries, for which
 // nothing counts but the time from the launch to the last store.
 //
-//   every thread brings lines of Q and K, the copy engine V
+//   every thread brings lines of Q and K, the copy engine V; of two blocks that share it, each brings half to both
 //   for each part of the keys, as it arrives: S = Q·Kᵀ;  mask;  maximum
 //   for each part: P = 2^(S - maximum), O += P·V
 //   store O / sum and the log-sum-exp
@@ -10,6 +10,7 @@
 #include "hopper/shared.cuh"
 #include "hopper/store.cuh"
 #include "hopper/tile.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
 
 // Lines of Q and K are brought 16 bytes at a time: a thread has the same place in every so many lines.
@@ -109,10 +110,17 @@ struct AttendAtOnce : Tile {
 
     // Each warp tells the copy engine of some parts. What lies before the first key arrives as zeros.
     __device__ void copy_values() const {
+        // Before anything arrives from the other block, it has its barriers.
+        if constexpr (SHARE_VALUES) wait_for_cluster();
         for (int part = threadIdx.x / 32; thread % 32 == 0 && part < PARTS; part += 4) {
-            arrive_expecting(shared.part_full(part), VALUE_ROW * HEAD_DIM);
-            copy_box(shared.values(0) + part * VALUE_BOX_BYTES, &problem.v, shared.part_full(part),
-                     start + part * VALUE_ROW, 0, work.kv_head, work.batch);
+            unsigned place = shared.values(0) + part * VALUE_BOX_BYTES, full = shared.part_full(part);
+            int first_key = start + part * VALUE_ROW;
+            arrive_expecting(full, VALUE_ROW * HEAD_DIM);
+            if constexpr (!SHARE_VALUES) {
+                copy_box(place, &problem.v, full, first_key, 0, work.kv_head, work.batch);
+            } else if (part % PAIR == cluster_rank()) {
+                copy_box_to_blocks((1 << PAIR) - 1, place, &problem.v, full, first_key, 0, work.kv_head, work.batch);
+            }
         }
         __syncwarp();
     }
@@ -159,6 +167,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_short(const __gr
     if (threadIdx.x == 0) {
         prefetch_map(&problem.v);
         shared.make_part_barriers();
+    }
+    if constexpr (SHARE_VALUES) {
+        __syncwarp();
+        arrive_at_cluster();
     }
     AttendAtOnce tile(problem, Work(problem, blockIdx.x), shared);
     shared.write_ones(-tile.start);

@@ -101,7 +101,7 @@ struct Sums {
             multiply_registers<E5M2>(value, words[step], v, accumulate);
             if (is_split(step)) multiply_registers<E5M2>(value, rest[step], v, true);
             commit_products();
-            wait_for_products<IN_FLIGHT - 1>();
+            wait_for_products<FLIGHT - 1>();
         }
         fresh = false;
     }
@@ -114,7 +114,7 @@ struct Sums {
         }
     }
 
-    // Products read a step's registers while the next are made; IN_FLIGHT says for how many steps.
+    // Products read a step's registers while the next are made; FLIGHT says for how many steps.
     unsigned words[VALUE_STEPS][4];
     unsigned rest[SPLIT_EIGHTHS > 0 ? VALUE_STEPS : 1][4];
 

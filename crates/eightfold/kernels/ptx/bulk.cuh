@@ -46,6 +46,16 @@ __device__ inline void copy_box(unsigned shared_address, const void* map, unsign
         : "memory");
 }
 
+// The same to this place of every block of the cluster whose bit is set, and to its barrier.
+__device__ inline void copy_box_to_blocks(unsigned short blocks, unsigned shared_address, const void* map,
+                                          unsigned barrier, int x, int y, int z, int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+        "%4, %5, %6}], [%2], %7;" ::"r"(shared_address),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "h"(blocks)
+        : "memory");
+}
+
 // prefetch.tensormap: the map will be needed soon.
 __device__ inline void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 

@@ -2,9 +2,9 @@
 
 use crate::support::{device, gaussian, relative_l2, small_tensors, tensors};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::hopper::{Config, Keys, Prepared, STAGES, Weights, choose, draws, target};
+use eightfold::cuda::hopper::{Config, Keys, Prepared, STAGES, Share, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Operands, attention_on};
+use eightfold::cuda::{Arch, Operands, attention_on};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
@@ -152,7 +152,8 @@ fn configs_drawn_at_random_compute_attention() {
 }
 
 /// Every way in which few keys can lie in their tile: none missing, one, almost all; more and fewer queries than keys;
-/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score.
+/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score. Blocks that bring V for
+/// each other compute the same bits.
 #[test]
 fn all_keys_at_once_compute_attention() {
     if hopper().is_none() {
@@ -179,6 +180,10 @@ fn all_keys_at_once_compute_attention() {
                     let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
                     assert_close(&outputs[0], &expected, tolerance(&config), &what);
                     assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
+                    let sharing = Config { share: Share::Values, ..config };
+                    if sharing.check_problem(&problem, &operands, Arch::Sm90a).is_ok() {
+                        assert_eq!(run(&problem, sharing, &inputs), outputs[0], "{what} differs where blocks share V");
+                    }
                 }
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Grid {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) dynamic_shared_bytes: usize,
+    /// Blocks, one after the other, that start together and can reach each other's shared memory; they divide the blocks.
+    pub(crate) cluster: u32,
 }
 
 impl Module {
@@ -99,8 +101,8 @@ impl Function {
     }
 
     /// How many clusters of so many blocks the device can hold at a time.
-    pub(crate) fn clusters_at_a_time(&self, grid: Grid, cluster: u32) -> Result<usize> {
-        let mut attributes = [cluster_attribute(cluster)];
+    pub(crate) fn clusters_at_a_time(&self, grid: Grid) -> Result<usize> {
+        let mut attributes = [cluster_attribute(grid.cluster)];
         let config = config(grid, ptr::null_mut(), &mut attributes);
         let mut clusters = 0;
         self.module.context.call("cuOccupancyMaxActiveClusters", || {
@@ -116,8 +118,8 @@ impl Function {
     /// The kernel must take one parameter of this size and alignment, and what its pointers point at must be there
     /// until the launch is done.
     pub(crate) unsafe fn launch<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
-        // SAFETY: the caller's word; without attributes.
-        unsafe { self.launch_with(stream, grid, argument, &mut []) }
+        // SAFETY: the caller's word.
+        unsafe { self.launch_with(stream, grid, argument, None) }
     }
 
     /// The same, but blocks may start before the launch before is done: the kernel itself waits for it
@@ -126,39 +128,23 @@ impl Function {
     /// # Safety
     /// As for [`Function::launch`], and the kernel must wait.
     pub(crate) unsafe fn launch_dependent<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
-        let mut attributes = [CUlaunchAttribute {
+        let early = CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        }];
+        };
         // SAFETY: the caller's word.
-        unsafe { self.launch_with(stream, grid, argument, &mut attributes) }
-    }
-
-    /// The same, but so many blocks one after the other start together and can reach each other's shared memory. The
-    /// blocks must be a multiple of them.
-    ///
-    /// # Safety
-    /// As for [`Function::launch`].
-    pub(crate) unsafe fn launch_in_clusters<T: Copy>(
-        &self,
-        stream: &Stream,
-        grid: Grid,
-        cluster: u32,
-        argument: &T,
-    ) -> Result<()> {
-        // SAFETY: the caller's word; a kernel that knows of no clusters can be launched in them.
-        unsafe { self.launch_with(stream, grid, argument, &mut [cluster_attribute(cluster)]) }
+        unsafe { self.launch_with(stream, grid, argument, Some(early)) }
     }
 
     /// # Safety
-    /// As for [`Function::launch`], and the kernel must do what the attributes ask of it.
+    /// As for [`Function::launch`], and the kernel must do what the attribute asks of it.
     unsafe fn launch_with<T: Copy>(
         &self,
         stream: &Stream,
         grid: Grid,
         argument: &T,
-        attributes: &mut [CUlaunchAttribute],
+        attribute: Option<CUlaunchAttribute>,
     ) -> Result<()> {
         let context = &self.module.context;
         if !Arc::ptr_eq(context, stream.context()) {
@@ -173,7 +159,10 @@ impl Function {
             ));
         }
         let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-        let config = config(grid, stream.raw(), attributes);
+        // Devices without clusters do not know the attribute.
+        let cluster = (grid.cluster > 1).then(|| cluster_attribute(grid.cluster));
+        let mut attributes: Vec<_> = attribute.into_iter().chain(cluster).collect();
+        let config = config(grid, stream.raw(), &mut attributes);
         context.call("cuLaunchKernelEx", || {
             // SAFETY: function, stream and attributes are alive; the argument is copied during the call, by the
             // caller's word as large as the kernel's one parameter.

@@ -1,7 +1,7 @@
 //! Which config for which problem: a table with reasons.
 
 use super::config::{
-    Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, SplitKeys, Store, Sums, Weights, fits_f16,
+    Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, Share, SplitKeys, Store, Sums, Weights, fits_f16,
 };
 use super::launch::work::{Cut, tiles_of_queries};
 use super::stages;
@@ -16,6 +16,9 @@ const MANY_KEYS: usize = 1024;
 /// Keys that the middle query sees beyond which weights of one kind would err by more than their accuracy allows: on
 /// Gaussian inputs of 16384 keys, linear exponentials by 3.11 %, and exact ones, rounded to FP8, by 2.63 %.
 const MOST_ALIKE_KEYS: usize = 8192;
+
+/// Codes of V, and of K, up to which blocks of two launches fit onto a multiprocessor.
+const MOST_PAIRED_CODES: usize = 512 * 64;
 
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
@@ -48,6 +51,17 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
         let flight = if tile_keys == 64 { 2 } else { 4 };
         let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
         if config.check_scales(operands).is_ok() {
+            let paired = Config { share: Share::Values, ..config };
+            // 10 % at `mission_b2`; less than nothing where half of the multiprocessors are idle, or where the blocks of a
+            // launch leave no room for those of the next.
+            let is_crowded = 2 * units > multiprocessors && tile_keys * head_dim <= MOST_PAIRED_CODES;
+            if is_crowded && paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
+                return (
+                    paired,
+                    "few queries and few keys: all keys at once, V for two blocks of a head together, and a launch that \
+                     starts early",
+                );
+            }
             return (config, "few queries and few keys: all keys at once, and a launch that starts early");
         }
         let config = Config { tile_keys: 256, stages: 2, flight: 4, launch: Launch::Dependent, ..short };
@@ -104,8 +118,8 @@ fn evened_out(config: Config, problem: &Problem) -> Config {
     }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy; few queries;
-/// many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns, and tiles that begin while
+/// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy, the former
+/// also for blocks in pairs; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns, and tiles that begin while
 /// others are stored.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
@@ -120,6 +134,10 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys"), config)
     };
+    let in_pairs = |accuracy: &Accuracy| {
+        let config = chosen(Shape::new(2, 16, MOST_PAIRED_CODES / head_dim, head_dim), *accuracy, SMALL_CODES);
+        (format!("{accuracy}, few keys for pairs"), config)
+    };
     let large = Shape::new(4, 16, 4096, head_dim);
     let long = Shape::new(2, 16, 32768, head_dim);
     let early = |accuracy: &Accuracy| (format!("{accuracy}, starting early"), chosen(large, *accuracy, SMALL_CODES));
@@ -127,8 +145,9 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
     let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
-    if mask == Mask::Causal {
-        others.extend(Accuracy::ALL.iter().map(early));
+    match mask {
+        Mask::None => others.extend(Accuracy::ALL.iter().map(in_pairs)),
+        Mask::Causal => others.extend(Accuracy::ALL.iter().map(early)),
     }
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
@@ -137,7 +156,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         ("exact-exp, many keys".into(), chosen(long, Accuracy::ExactExp, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
-        ("fast, storing beside".into(), Some(Config { store: Store::Beside, ..fast })),
+        ("fast, storing beside".into(), Some(Config { store: Store::Beside, flight: 2, ..fast })),
     ]);
     others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
 }
@@ -169,6 +188,14 @@ mod tests {
             let mission = chosen(Shape::new(batch, 8, 512, 64));
             assert_eq!((mission.keys, mission.tile_keys, mission.launch), (Keys::AtOnce, 512, Launch::Dependent));
         }
+        let share = |batch, heads, len, head_dim| chosen(Shape::new(batch, heads, len, head_dim)).share;
+        assert_eq!([share(1, 8, 512, 64), share(2, 8, 512, 64)], [Share::Nothing, Share::Values]);
+        assert_eq!([share(2, 8, 512, 128), share(2, 16, 256, 128)], [Share::Nothing, Share::Values]);
+        assert_eq!(
+            [share(3, 8, 320, 64), share(3, 8, 321, 64)],
+            [Share::Nothing, Share::Values],
+            "five tiles, and six"
+        );
         assert_eq!(chosen(Shape::new(1, 8, 512, 128)).keys, Keys::AtOnce);
         assert_eq!(chosen(Shape::new(1, 8, 513, 128)).keys, Keys::Streamed);
         let long = chosen(Shape::new(2, 8, 2048, 64));
@@ -221,7 +248,7 @@ mod tests {
     fn whatever_is_chosen_can_run() {
         for accuracy in Accuracy::ALL {
             for head_dim in [64, 128] {
-                for (heads, len) in [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (1, 5000), (64, 4096)] {
+                for (heads, len) in [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (16, 512), (1, 5000), (64, 4096)] {
                     let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_accuracy(*accuracy);
                     for (mask, largest_code) in [(Mask::None, 16.0), (Mask::Causal, 16.0), (Mask::None, 448.0)] {
                         let problem = problem.with_mask(mask);

@@ -4,7 +4,7 @@ use super::stages;
 use crate::cuda::{Arch, Operands};
 use crate::error::{Error, Result};
 use crate::knobs::{Knob, config_text, knob_values};
-use crate::problem::{Accuracy, Problem};
+use crate::problem::{Accuracy, Mask, Problem};
 use crate::tensor::Granularity;
 
 /// One setting of the hopper kernel's knobs.
@@ -42,6 +42,8 @@ pub struct Config {
     pub keys: Keys,
     /// What runs while a tile of queries is stored.
     pub store: Store,
+    /// What blocks of a head bring for each other.
+    pub share: Share,
 }
 
 knob_values! {
@@ -146,6 +148,16 @@ knob_values! {
     }
 }
 
+knob_values! {
+    /// What blocks of a head bring for each other.
+    Share("share") {
+        /// Nothing: each brings all that it needs.
+        Nothing = "nothing",
+        /// Half of V, in pairs.
+        Values = "values",
+    }
+}
+
 /// Every knob of the hopper kernel, in the order in which a config prints them.
 pub const KNOBS: &[Knob] = &[
     Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
@@ -172,6 +184,7 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "flight", values: &["1", "2", "4", "8"], what: "steps of the value product in flight at a time" },
     Knob { name: "keys", values: Keys::NAMES, what: "whether keys pass by in tiles or are all there at once" },
     Knob { name: "store", values: Store::NAMES, what: "whether the next tile begins while one is stored" },
+    Knob { name: "share", values: Share::NAMES, what: "what blocks of a head bring for each other" },
 ];
 
 /// The files under `kernels/`: where keys are streamed, and where they are there at once.
@@ -185,6 +198,10 @@ const WARPGROUP_ROWS: usize = 64;
 const WARPGROUP_THREADS: usize = 128;
 /// Keys of one step of the value product.
 const STEP_KEYS: usize = 32;
+/// The most keys of a line of V in shared memory; blocks share whole lines.
+const LINE_KEYS: usize = 128;
+/// Blocks that share V; `PAIR` of the device code.
+const PAIR: usize = 2;
 
 /// The largest number of f16.
 const LARGEST_F16: f32 = 65504.0;
@@ -231,6 +248,14 @@ impl Config {
             (Keys::Streamed, _) => WARPGROUP_THREADS,
         };
         WARPGROUP_THREADS * self.warpgroups + copying
+    }
+
+    /// Blocks that start together.
+    pub(super) fn cluster(&self) -> usize {
+        match self.share {
+            Share::Nothing => 1,
+            Share::Values => PAIR,
+        }
     }
 
     /// The rules between knobs, whatever the problem and the machine.
@@ -290,6 +315,13 @@ impl Config {
                 "store",
                 "a single warpgroup mostly has one tile to do, and none to begin beside its store",
                 "set warpgroups=2 or 3, or store=alone",
+            ));
+        }
+        if self.store == Store::Beside && self.flight > 2 {
+            return Err(Error::invalid(
+                "flight",
+                format!("{} products and the next tile's first one are more than the compiler can follow", self.flight),
+                "set 2 or less, or store=alone",
             ));
         }
         if self.flight > self.tile_keys / STEP_KEYS {
@@ -354,7 +386,28 @@ impl Config {
                  or keys=streamed",
             ));
         }
+        if self.share != Share::Nothing && !(self.keys == Keys::AtOnce && self.tile_keys > LINE_KEYS) {
+            return Err(Error::invalid(
+                "share",
+                format!("blocks bring V for each other where all keys come at once, and more than {LINE_KEYS}"),
+                "set keys=at-once and a larger tile_keys, or share=nothing",
+            ));
+        }
         Ok(())
+    }
+
+    /// Whether blocks that share V are in pairs, and see the same keys.
+    pub(super) fn check_share(&self, problem: &Problem) -> Result<()> {
+        let tiles = problem.shape().query_len.div_ceil(self.tile_queries());
+        let reason = match (self.share, problem.mask()) {
+            (Share::Nothing, _) => return Ok(()),
+            (Share::Values, Mask::Causal) => "blocks see other keys each under the causal mask".into(),
+            (Share::Values, Mask::None) if tiles.is_multiple_of(PAIR) => return Ok(()),
+            (Share::Values, Mask::None) => {
+                format!("{tiles} tiles of {} queries make no pairs of blocks", self.tile_queries())
+            }
+        };
+        Err(Error::invalid("share", reason, "set share=nothing"))
     }
 
     /// Whether no scale of K or V changes within a tile.
@@ -394,6 +447,7 @@ impl Config {
                 "set a larger tile_keys, or keys=streamed",
             ));
         }
+        self.check_share(problem)?;
         let (queries, keys) = (operands.q.largest_code, operands.k.largest_code);
         if self.scores == Scores::F16 && !fits_f16(problem, operands) {
             return Err(Error::invalid(
@@ -462,7 +516,7 @@ impl Default for Config {
 
 config_text! {
     numbers: "write a whole number";
-    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store, share
 }
 
 #[cfg(test)]
@@ -490,6 +544,8 @@ mod tests {
             ("fast,tile_keys=512", "tile_keys"),
             ("fast,tile_keys=64,flight=4", "flight"),
             ("fast,warpgroups=1,store=beside", "store"),
+            ("fast,share=values", "share"),
+            ("fast,store=beside,flight=4", "flight"),
             ("tile_keys=many", "tile_keys"),
             ("stages=5", "stages"),
             ("linear=9", "linear"),

@@ -11,7 +11,8 @@ use super::Arch;
 use crate::error::{Error, Result};
 pub use choose::{choose, others};
 pub use config::{
-    Config, FILES, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Store, Sums, Weights,
+    Config, FILES, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
+    Weights,
 };
 pub use launch::Prepared;
 pub(super) use program::program;

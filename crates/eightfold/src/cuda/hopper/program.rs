@@ -1,6 +1,6 @@
 //! Problem × config → the program that the compiler gets.
 
-use super::config::{Config, Keys, Order, RowSum, Scores, Store, Sums, Weights};
+use super::config::{Config, Keys, Order, RowSum, Scores, Share, Store, Sums, Weights};
 use super::{Launch, Rescale, SplitKeys};
 use crate::cuda::compile::Program;
 use crate::cuda::specialisation::{Specialisation, flag};
@@ -27,6 +27,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("FLIGHT", config.flight.to_string()),
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
         ("STORE_BESIDE", flag(config.store == Store::Beside)),
+        ("SHARE_VALUES", flag(config.share == Share::Values)),
         ("MASKS", masks(kind, config).to_string()),
         ("SHARED_BYTES", shared.to_string()),
         ("WITH_LSE", flag(kind.lse)),

@@ -15,7 +15,7 @@ mod tests {
 
     #[test]
     fn every_listed_value_of_every_knob_is_part_of_some_legal_config() {
-        let configs: Vec<Config> = draws(1).take(4000).collect();
+        let configs: Vec<Config> = draws(1).take(8000).collect();
         for knob in KNOBS {
             let drawn: BTreeSet<_> = configs.iter().filter_map(|config| config.knob(knob.name)).collect();
             assert_eq!(drawn, knob.values.iter().map(|value| value.to_string()).collect(), "{}", knob.name);

@@ -1,6 +1,6 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, SplitKeys, Store, Sums, Weights};
+use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums, Weights};
 use crate::error::Result;
 use crate::knobs;
 use crate::problem::{Accuracy, Mask};
@@ -27,6 +27,7 @@ const BASE: Config = Config {
     flight: 2,
     keys: Keys::Streamed,
     store: Store::Alone,
+    share: Share::Nothing,
 };
 const FAST: Config = Config { linear: 8, ..BASE };
 const BALANCED: Config = Config { linear: 3, ..BASE };
@@ -46,6 +47,7 @@ pub(super) fn in_f32(config: Config) -> Config {
         stages: if config.warpgroups > 1 { 3 } else { config.stages.max(2) },
         sums: if config.promote > 0 { Sums::Shared } else { Sums::Registers },
         keys: Keys::Streamed,
+        share: Share::Nothing,
         ..config
     }
 }
@@ -60,19 +62,22 @@ pub const STAGES: &[Stage] = &[
 
 impl Stage {
     /// The stage for heads of this many channels under this mask: at 128, two warpgroups have the registers for all they
-    /// sum; without a mask, `fast` has some left for more products in flight; with one, exponentials of both kinds leave
-    /// none to count three tiles by.
+    /// sum. Linear exponentials leave some for more products in flight: all of them, at 64 channels without a mask alone;
+    /// some of them, at 128 without one. At 64 with one, exponentials of both kinds leave none to count three tiles by.
     pub fn at(&self, head_dim: usize, mask: Mask) -> Config {
-        let mut config = self.config;
-        match (mask, config.linear) {
-            (Mask::None, 8) => config.flight = 4,
-            (Mask::Causal, 1..8) => config.stages = 2,
-            _ => {}
+        let config = self.config;
+        match (head_dim, mask, config.linear) {
+            (64, Mask::None, 8) => Config { flight: 4, ..config },
+            (64, Mask::Causal, 1..8) => Config { stages: 2, ..config },
+            (64, ..) => config,
+            _ => {
+                let flight = match (mask, config.linear) {
+                    (Mask::None, 1..) | (Mask::Causal, 8) => 4,
+                    _ => 2,
+                };
+                Config { warpgroups: 2, stages: 2, sums: Sums::Registers, flight, ..config }
+            }
         }
-        if head_dim > 64 {
-            config = Config { warpgroups: 2, stages: 2, sums: Sums::Registers, ..config };
-        }
-        config
     }
 }
 

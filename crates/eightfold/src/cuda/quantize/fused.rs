@@ -90,7 +90,12 @@ impl Fused {
     }
 
     pub(super) fn grid(self) -> Grid {
-        Grid { blocks: self.blocks, threads: THREADS as u32, dynamic_shared_bytes: self.held_bytes() }
+        Grid {
+            blocks: self.blocks,
+            threads: THREADS as u32,
+            dynamic_shared_bytes: self.held_bytes(),
+            cluster: self.cluster,
+        }
     }
 }
 

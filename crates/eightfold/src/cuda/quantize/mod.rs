@@ -178,12 +178,12 @@ impl DeviceQuantizer {
                 let argument = Quantize { blocks_per_head: fused.per_head, block_rows: fused.block_rows, ..argument };
                 // SAFETY: the kernel takes this struct (its layout is tested), whose pointers were checked to be of this
                 // device and of the sizes that the struct says; that they live is the caller's part.
-                unsafe { kernel.function().launch_in_clusters(stream, fused.grid(), fused.cluster, &argument) }
+                unsafe { kernel.function().launch(stream, fused.grid(), &argument) }
             }
             Way::Steps { codes, magnitudes, centring, cut } => {
                 quantized.magnitudes.fill(stream, 0)?;
                 let launch = |function: &Function, blocks: Blocks, threads| {
-                    let grid = Grid { blocks: blocks.all, threads, dynamic_shared_bytes: 0 };
+                    let grid = Grid { blocks: blocks.all, threads, dynamic_shared_bytes: 0, cluster: 1 };
                     // SAFETY: as above.
                     unsafe { function.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
                 };
@@ -258,8 +258,7 @@ impl Way {
     fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
         let kernel = Kernel::get(device, &kind.fused_program(fused), device.arch())?;
         let function = kernel.function();
-        let clusters =
-            function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid(), fused.cluster));
+        let clusters = function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid()));
         let holds = clusters.is_ok_and(|clusters| clusters > 0);
         Ok(holds.then_some(Way::Fused { kernel, fused }))
     }

@@ -59,7 +59,7 @@ impl Arranger {
             buffer: device.allocate(lines.extent_bytes())?,
             lines,
             blocks_per_head: size("key_len", per_head)?,
-            grid: Grid { blocks: blocks.unsigned_abs(), threads: THREADS as u32, dynamic_shared_bytes: 0 },
+            grid: Grid { blocks: blocks.unsigned_abs(), threads: THREADS as u32, dynamic_shared_bytes: 0, cluster: 1 },
         })
     }
 

@@ -106,6 +106,7 @@ impl Prepared {
                 blocks: cut.blocks(config, multiprocessors, blocks_per_multiprocessor),
                 threads: threads as u32,
                 dynamic_shared_bytes,
+                cluster: config.cluster() as u32,
             },
             blocks_per_multiprocessor,
             arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout()).map(Box::new)).transpose()?,

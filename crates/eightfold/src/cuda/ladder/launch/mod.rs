@@ -78,7 +78,7 @@ impl Prepared {
             config: *config,
             specialisation,
             kernel,
-            grid: Grid { blocks, threads: threads as u32, dynamic_shared_bytes },
+            grid: Grid { blocks, threads: threads as u32, dynamic_shared_bytes, cluster: 1 },
             paired_from: size("multiprocessors", paired_from)?,
             blocks_per_multiprocessor,
             queue: persistent.then(|| Queue::new(device)).transpose()?,
