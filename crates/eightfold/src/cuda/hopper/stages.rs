@@ -62,19 +62,16 @@ pub const STAGES: &[Stage] = &[
 
 impl Stage {
     /// The stage for heads of this many channels under this mask: at 128, two warpgroups have the registers for all they
-    /// sum. Linear exponentials leave some for more products in flight: all of them, at 64 channels without a mask alone;
-    /// some of them, at 128 without one. At 64 with one, exponentials of both kinds leave none to count three tiles by.
+    /// sum. Linear exponentials leave some for more products in flight, at 64 channels without a mask alone. With one,
+    /// exponentials of both kinds leave none there to count three tiles by.
     pub fn at(&self, head_dim: usize, mask: Mask) -> Config {
         let config = self.config;
         match (head_dim, mask, config.linear) {
             (64, Mask::None, 8) => Config { flight: 4, ..config },
             (64, Mask::Causal, 1..8) => Config { stages: 2, ..config },
             (64, ..) => config,
-            _ => {
-                let flight = match (mask, config.linear) {
-                    (Mask::None, 1..) | (Mask::Causal, 8) => 4,
-                    _ => 2,
-                };
+            (.., linear) => {
+                let flight = if linear == 8 { 4 } else { 2 };
                 Config { warpgroups: 2, stages: 2, sums: Sums::Registers, flight, ..config }
             }
         }
