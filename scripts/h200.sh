@@ -69,8 +69,9 @@ fi
 python=${PYTHON:-python3}
 kernels=${KERNELS:-ladder hopper}
 every_accuracy="--accuracy fast balanced exact-exp precise"
-# No stage, but what the plan picks for few keys.
+# No stages, but what the plan picks for few keys, and where two blocks of a head bring V for each other.
 few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,launch=dependent,keys=at-once
+pairs=$few_keys,share=values
 # From what a launch alone takes to what only the tensor cores do, and decoding.
 flagship_shapes="small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128"
 failed=0
@@ -249,11 +250,13 @@ sanitizer_program() {
     return 1
 }
 
-# One tile, a tail, several tiles with a tail; the last stages of the ladder differ in what they do with each.
+# One tile, a tail, several tiles with a tail; the last stages of the ladder differ in what they do with each. Pairs of
+# blocks have an even number of tiles.
 shapes=(small 1,2,77,64 1,1,300,64)
+paired_shapes=(1,1,128,64 1,2,77,64 1,1,380,64)
 
 section_sanitizer() {
-    local program kernel stages stage variant tool name code line found
+    local program kernel stages stage variant watched tool name code line found
     if ! program=$(sanitizer_program); then
         echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
         failed=1
@@ -265,28 +268,30 @@ section_sanitizer() {
         for stage in ${STAGES:-$("$eightfold" run --variant "$kernel:no-such-stage" 2>&1 | sed 's/.*valid: //; s/[),]//g')}; do
             stages+=" $kernel:$stage"
         done
-        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys"
+        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys hopper:pairs"
     done
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
     {
         printf 'eightfold %s, commit %s\n' "$("$eightfold" --version | cut -d' ' -f2)" "$(git rev-parse HEAD 2>/dev/null)"
-        printf '%s, shapes %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}"
+        printf '%s, shapes %s; pairs %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}" \
+            "${paired_shapes[*]}"
         printf '%-28s' stage
         printf '%-14s' $tools
         printf '\n'
     } | tee "$out/sanitizer.txt"
     for stage in $stages; do
-        variant=$stage
+        variant=$stage watched=("${shapes[@]}")
         [ "$stage" = hopper:few-keys ] && variant=$few_keys
+        [ "$stage" = hopper:pairs ] && variant=$pairs watched=("${paired_shapes[@]}")
         # Compiled and cached first: the tools need only watch the kernel.
-        "$eightfold" run --variant "$variant" --shape "${shapes[@]}" --families gaussian --seeds 1 \
+        "$eightfold" run --variant "$variant" --shape "${watched[@]}" --families gaussian --seeds 1 \
             --out "$out/sanitized" >"$out/log/plain-${stage/:/-}.txt" 2>&1 || failed=1
         # The tools side by side: each mostly waits for its own process to start.
         for tool in $tools; do
             name=$tool-${stage/:/-}
             {
                 "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "$variant" \
-                    --shape "${shapes[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
+                    --shape "${watched[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
                 echo $? >"$out/log/$name.code"
             } &
         done
