@@ -133,9 +133,13 @@ pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
     }
 }
 
-/// Whether a kernel of this config exists for the head dim and fits on the architecture; the error names the rule.
-pub fn restriction(config: &Config, head_dim: usize, arch: Arch) -> Result<()> {
-    let problem = Problem::new(Shape::new(1, 1, 1, head_dim))?;
+/// Whether a kernel of this config exists for the head dim and the mask and fits on the architecture; the error names the
+/// rule.
+pub fn restriction(config: &Config, specialisation: &Specialisation, arch: Arch) -> Result<()> {
+    let &Specialisation { head_dim, mask, .. } = specialisation;
+    // A key fits any tile; two tiles of 64 queries are for configs whose blocks work in pairs.
+    let shape = Shape { query_len: 128, ..Shape::new(1, 1, 1, head_dim) };
+    let problem = Problem::new(shape)?.with_mask(mask);
     config.check_problem(&problem, &Operands::hoped(&problem), arch)
 }
 
@@ -148,7 +152,7 @@ pub fn examine(
     compile: Compile,
     policy: &ResourcePolicy,
 ) -> Built {
-    if let Err(error) = restriction(config, specialisation.head_dim, arch) {
+    if let Err(error) = restriction(config, specialisation, arch) {
         return Built::unavailable(error);
     }
     let target = match config.target(arch) {
@@ -242,6 +246,18 @@ mod tests {
         let mut limits = Thresholds::embedded().resource.limits(Arch::Sm89, WarpTile { rows: 16, head_dim: 64 });
         limits.registers = 120;
         limits
+    }
+
+    /// What is never compiled is never judged.
+    #[test]
+    fn whatever_the_plan_may_choose_is_compiled() {
+        for (head_dim, mask) in [(64, Mask::None), (64, Mask::Causal), (128, Mask::None), (128, Mask::Causal)] {
+            let specialisation = plain_specialisation(head_dim, mask);
+            for (name, config) in hopper::others(head_dim, mask) {
+                let outcome = restriction(&config.into(), &specialisation, Arch::Sm90a);
+                assert_eq!(outcome, Ok(()), "{name}, {head_dim} channels, {mask:?}");
+            }
+        }
     }
 
     fn resources() -> Resources {

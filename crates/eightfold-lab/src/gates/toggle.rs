@@ -98,7 +98,7 @@ fn neighbours(
     specialisation: &Specialisation,
     arch: Arch,
 ) -> (Vec<KnobProof>, Vec<Neighbour>) {
-    let legal = |config: &Config| restriction(config, specialisation.head_dim, arch).is_ok();
+    let legal = |config: &Config| restriction(config, specialisation, arch).is_ok();
     let mut proofs: Vec<KnobProof> = Vec::new();
     let mut neighbours: Vec<Neighbour> = Vec::new();
     for (place, (stage, config)) in stages.iter().chain(others).enumerate().filter(|(_, (_, config))| legal(config)) {

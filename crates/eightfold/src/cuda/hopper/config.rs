@@ -404,7 +404,7 @@ impl Config {
             (Share::Values, Mask::Causal) => "blocks see other keys each under the causal mask".into(),
             (Share::Values, Mask::None) if tiles.is_multiple_of(PAIR) => return Ok(()),
             (Share::Values, Mask::None) => {
-                format!("{tiles} tiles of {} queries make no pairs of blocks", self.tile_queries())
+                format!("an odd number of tiles of {} queries, {tiles}, makes no pairs of blocks", self.tile_queries())
             }
         };
         Err(Error::invalid("share", reason, "set share=nothing"))
