@@ -4,9 +4,8 @@ use crate::examine::Candidate;
 use crate::gates::resource::{self, Compile, plain_specialisation};
 use crate::gates::{Case, ToggleReport, resource_limits::ResourcePolicy, toggle};
 use crate::record::{BuildEntry, BuildGroup};
-use eightfold::cuda::Arch;
-use eightfold::cuda::Config;
 use eightfold::cuda::compile::{Compiler, Program};
+use eightfold::cuda::{Arch, Config, Specialisation};
 use eightfold::{Error, Mask, Result, Variant};
 use rayon::prelude::*;
 use std::collections::HashSet;
@@ -24,25 +23,28 @@ pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
     candidates.iter().map(config).collect()
 }
 
-/// What to compile for one head dim and mask.
+/// What to compile for one kind of problem.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Channels per head.
     pub head_dim: usize,
     /// The mask.
     pub mask: Mask,
+    /// Whether the keys end within a tile.
+    pub tail: bool,
     /// The variants in question, by name.
     pub variants: Vec<(String, Config)>,
     /// Others of the same kernel, for knobs that none of those can turn.
     pub others: Vec<(String, Config)>,
 }
 
-/// Every candidate through the resource gate on its head dim and mask.
+/// Every candidate through the resource gate on its kind of problem.
 pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
     settings
         .iter()
-        .map(|&Settings { head_dim, mask, ref variants, ref others }| {
-            let specialisation = plain_specialisation(head_dim, mask);
+        .map(|&Settings { head_dim, mask, tail, ref variants, ref others }| {
+            let whole = plain_specialisation(head_dim, mask);
+            let specialisation = Specialisation { key_len: whole.key_len + usize::from(tail), ..whole };
             let entries = variants.par_iter().chain(others).map(|(name, config)| {
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
                 BuildEntry {
@@ -54,7 +56,7 @@ pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &R
                 }
             });
             let entries = entries.collect();
-            BuildGroup { arch: arch.to_string(), head_dim, causal: mask == Mask::Causal, entries }
+            BuildGroup { arch: arch.to_string(), head_dim, causal: mask == Mask::Causal, tail, entries }
         })
         .collect()
 }
@@ -70,10 +72,10 @@ pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str
     }
 }
 
-/// The toggle-effect proof, for one head dim and mask: what a knob does depends on neither, and each setting more would
+/// The toggle-effect proof, for one kind of problem: what a knob does does not depend on it, and each setting more would
 /// compile hundreds of kernels.
 pub fn toggles(settings: &Settings, arch: Arch, compile: Compile) -> ToggleReport {
-    let Settings { head_dim, mask, variants, others } = settings;
+    let Settings { head_dim, mask, variants, others, .. } = settings;
     toggle::prove(variants, others, &plain_specialisation(*head_dim, *mask), arch, compile)
 }
 

@@ -87,7 +87,7 @@ pub struct Record {
     pub ended_early: Option<String>,
 }
 
-/// Kernels compiled for one architecture, head dim and mask.
+/// Kernels compiled for one architecture and kind of problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BuildGroup {
     /// The architecture.
@@ -96,8 +96,20 @@ pub struct BuildGroup {
     pub head_dim: usize,
     /// Whether the kernels have the causal mask.
     pub causal: bool,
+    /// Whether the keys end within a tile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tail: bool,
     /// The kernels.
     pub entries: Vec<BuildEntry>,
+}
+
+impl BuildGroup {
+    /// What the kernels are for, in words.
+    pub fn kind(&self) -> String {
+        let causal = if self.causal { ", causal" } else { "" };
+        let tail = if self.tail { ", a last tile that is cut" } else { "" };
+        format!("{}, head dim {}{causal}{tail}", self.arch, self.head_dim)
+    }
 }
 
 /// One kernel that was compiled, or not.

@@ -6,9 +6,8 @@ use crate::Verdict;
 use crate::output::build_table;
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{Compiler, Nvcc};
-use eightfold::cuda::ladder;
+use eightfold::cuda::{Arch, Config, ladder};
 use eightfold::{Error, Mask, Result};
 use eightfold_lab::build::{self, Settings};
 use eightfold_lab::gates::Outcome;
@@ -52,7 +51,7 @@ pub fn execute(
     json: bool,
 ) -> Result<Verdict> {
     let archs: Vec<Arch> = arguments.arch.iter().map(|arch| arch.parse()).collect::<Result<_>>()?;
-    let candidates = |(head_dim, mask)| -> Result<Settings> {
+    let candidates = |(head_dim, mask, tail)| -> Result<Settings> {
         let named = variants.named(head_dim, mask)?.unwrap_or_else(|| Kernel::Ladder.stages(head_dim, mask));
         let configs = build::configs(&named)?;
         let others = build::configs(&variants.others(head_dim, mask)?)?;
@@ -60,10 +59,15 @@ pub fn execute(
         for arch in &archs {
             configs.iter().try_for_each(|(_, config)| config.target(*arch).map(drop))?;
         }
-        Ok(Settings { head_dim, mask, variants: configs, others })
+        Ok(Settings { head_dim, mask, tail, variants: configs, others })
     };
-    let kinds = ladder::HEAD_DIMS.iter().flat_map(|head_dim| [Mask::None, Mask::Causal].map(|mask| (*head_dim, mask)));
-    let settings: Vec<Settings> = kinds.map(candidates).collect::<Result<_>>()?;
+    let kinds = [(Mask::None, false), (Mask::None, true), (Mask::Causal, false)];
+    let kinds = ladder::HEAD_DIMS.iter().flat_map(|head_dim| kinds.map(|(mask, tail)| (*head_dim, mask, tail)));
+    let mut settings: Vec<Settings> = kinds.map(candidates).collect::<Result<_>>()?;
+    // The code of other kernels is the same for tiles that are cut.
+    settings.retain(|Settings { tail, variants, .. }| {
+        !tail || variants.iter().any(|(_, config)| matches!(config, Config::Hopper(_)))
+    });
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();
     let ended = arguments.work(&settings, &archs, &mut recording);
     recording.finish(ended, json, build_table::render)

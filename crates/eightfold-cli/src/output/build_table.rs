@@ -5,7 +5,7 @@ use super::{table, text};
 use eightfold_lab::gates::{KnobProof, Outcome, ToggleReport};
 use eightfold_lab::record::{BuildGroup, Record};
 
-/// One table per architecture, head dim and mask, then the proofs.
+/// One table per architecture and kind of problem, then the proofs.
 pub fn render(record: &Record) -> String {
     let tables = record.builds.iter().map(kernels);
     let proofs = record.toggles.iter().map(proof);
@@ -50,8 +50,7 @@ fn kernels(group: &BuildGroup) -> String {
             remarks.push_str(&format!("  {}: {}\n", entry.name.trim(), entry.gate.summary));
         }
     }
-    let mask = if group.causal { ", causal" } else { "" };
-    format!("{}, head dim {}{mask} (memory in bytes)\n{}{remarks}", group.arch, group.head_dim, text(&table))
+    format!("{} (memory in bytes)\n{}{remarks}", group.kind(), text(&table))
 }
 
 fn proof(report: &ToggleReport) -> String {

@@ -164,7 +164,7 @@ pub fn builds() -> Record {
         ],
     };
     let mut record = Record::new(Kind::Build, Provenance::capture(1));
-    record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, entries });
+    record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, tail: false, entries });
     record.toggles.push(toggle);
     record
 }

@@ -141,7 +141,7 @@ pub fn builds() -> Source {
     let too_large = entry("three-stage", gate(Gate::Resource, Outcome::Unavailable, "does not fit"), None);
     let mut source = source(Kind::Build, Vec::new());
     let entries = vec![fits, too_large];
-    source.record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, entries });
+    source.record.builds.push(BuildGroup { arch: "sm_89".into(), head_dim: 128, causal: true, tail: false, entries });
     source
 }
 

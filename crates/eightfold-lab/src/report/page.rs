@@ -65,7 +65,7 @@ fn record(index: usize, source: &Source) -> Markup {
             @for each in &record.quantizers { (quantizer::render(each)) }
             @for each in &record.builds {
                 section .group {
-                    h3 { "Compiled for " (each.arch) ", head dim " (each.head_dim) @if each.causal { ", causal" } }
+                    h3 { "Compiled for " (each.kind()) }
                     (resources::of_builds(each))
                 }
             }

@@ -29,7 +29,7 @@ struct Attend : Tile {
     // Three warpgroups with a body of code for masked tiles, weights of two kinds or in two parts, and three buffers to
     // count have none left for what can be found again.
     static constexpr bool SPARE_REGISTERS =
-        !(WARPGROUPS == 3 && STAGES > 2 && MASKS == MASKS_LAST && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
+        !(WARPGROUPS == 3 && STAGES > 2 && HAS_CUT_TILES && (SPLIT_EIGHTHS > 0 || LINEAR_EIGHTHS % 8 > 0));
 
     Shared shared;
     int warpgroup;
@@ -101,18 +101,15 @@ struct Attend : Tile {
         int whole = problem.visible_keys(problem.packed_heads > 1 ? 0 : first_query()) / TILE_KEYS;
         int tile = last_seen();
         if (tile < work.first_tile) return wait_for_products<0>();
-        if constexpr (MASKS == MASKS_ANY) whole = 0;
-        if constexpr (MASKS != MASKS_NONE) {
+        if constexpr (HAS_CUT_TILES) {
             while (tile >= whole) {
                 visit<true>(tile);
                 if (!start_next(tile)) return;
             }
         }
-        if constexpr (MASKS != MASKS_ANY) {
-            do {
-                visit<false>(tile);
-            } while (start_next(tile));
-        }
+        do {
+            visit<false>(tile);
+        } while (start_next(tile));
     }
 
     // Goes on to the tile of keys before and starts its product. Where there is none, no product is left under way.

@@ -5,10 +5,6 @@ enum Format { FORMAT_F32, FORMAT_F16, FORMAT_BF16 };
 
 constexpr bool E5M2 = INPUT_E5M2;
 
-// Which tiles of keys are cut by a mask or by the end of the keys: none, any (one body for all), or those at the end
-// (a body for them and one for the rest).
-enum Masks { MASKS_NONE, MASKS_ANY, MASKS_LAST };
-
 // A warpgroup (four warps) has 64 rows of the tile of queries: the height of a wgmma. One more warpgroup, the producer,
 // only copies: one of its warps K, one V. Beside a single computing one, two warps are enough; and where all keys come at
 // once, none.

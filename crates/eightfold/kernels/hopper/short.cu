@@ -27,7 +27,7 @@ constexpr int KEY_LINES = TILE_KEYS / LINES;
 // part in maxima, zeros for values, and zeros for ones where weights are summed up.
 struct AttendAtOnce : Tile {
     static constexpr int PARTS = VALUE_BOXES;
-    static constexpr int CUT = MASKS == MASKS_NONE ? 0 : TILE_KEYS < 128 ? TILE_KEYS : 128;  // keys that a mask may hide
+    static constexpr int CUT = !HAS_CUT_TILES ? 0 : TILE_KEYS < 128 ? TILE_KEYS : 128;  // keys that a mask may hide
 
     Shared shared;
     int seen_keys;  // by the row of the tile that sees most
@@ -43,7 +43,7 @@ struct AttendAtOnce : Tile {
         : Tile(problem, work, threadIdx.x % WARPGROUP, 0),  // so that its range is known
           shared(shared),
           seen_keys(work.seen_keys(problem)),
-          start(MASKS == MASKS_NONE ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
+          start(!HAS_CUT_TILES ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
           line(thread / CHUNKS),
           places{{problem, work, first_row}, {problem, work, first_row + 8}} {
         int chunk = thread % CHUNKS;
@@ -102,7 +102,7 @@ struct AttendAtOnce : Tile {
 #pragma unroll
         for (int i = part * VALUE_ROW; i < (part + 1) * VALUE_ROW; i += LINES) {
             int key = start + line + i;
-            bool seen = MASKS == MASKS_NONE || (key >= 0 && key < seen_keys);
+            bool seen = !HAS_CUT_TILES || (key >= 0 && key < seen_keys);
             copy_async_16(shared.keys(0) + line_place + i * HEAD_DIM, keys[i / LINES], seen ? 16 : 0);
         }
         commit_copies();

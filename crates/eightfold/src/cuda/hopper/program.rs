@@ -28,7 +28,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
         ("STORE_BESIDE", flag(config.store == Store::Beside)),
         ("SHARE_VALUES", flag(config.share == Share::Values)),
-        ("MASKS", masks(kind, config).to_string()),
+        ("HAS_CUT_TILES", flag(has_cut_tiles(kind, config))),
         ("SHARED_BYTES", shared.to_string()),
         ("WITH_LSE", flag(kind.lse)),
         ("CENTRED", flag(kind.centred)),
@@ -49,16 +49,9 @@ fn split_eighths(config: &Config) -> u8 {
     }
 }
 
-/// Which tiles of keys are cut by the mask or by the end of the keys: 0 none; 1 any, where there are so few that one body
-/// of code serves all; 2 those at the end, which have a body of their own.
-fn masks(kind: &Specialisation, config: &Config) -> u8 {
-    if kind.mask == Mask::None && kind.key_len.is_multiple_of(config.tile_keys) {
-        0
-    } else if kind.key_len <= 2 * config.tile_keys {
-        1
-    } else {
-        2
-    }
+/// Whether the mask or the end of the keys cuts tiles of keys, which have a body of code of their own.
+fn has_cut_tiles(kind: &Specialisation, config: &Config) -> bool {
+    kind.mask != Mask::None || !kind.key_len.is_multiple_of(config.tile_keys)
 }
 
 /// The dynamic shared memory of a block; the kernel asserts that it comes to the same.
@@ -84,13 +77,13 @@ mod tests {
 
     #[test]
     fn only_tiles_that_are_cut_are_masked() {
-        let masks = |mask, key_len| {
+        let cut = |mask, key_len| {
             let problem = Problem::new(Shape::new(1, 1, key_len, 64)).unwrap().with_mask(mask);
-            super::masks(&Operands::hoped(&problem).specialisation(&problem), &"fast".parse().unwrap())
+            super::has_cut_tiles(&Operands::hoped(&problem).specialisation(&problem), &"fast".parse().unwrap())
         };
-        assert_eq!([256, 512, 4096].map(|len| masks(Mask::None, len)), [0, 0, 0]);
-        assert_eq!([1, 257, 511].map(|len| masks(Mask::None, len)), [1, 1, 1]);
-        assert_eq!([512, 513, 4096].map(|len| masks(Mask::Causal, len)), [1, 2, 2]);
+        assert_eq!([256, 512, 4096].map(|len| cut(Mask::None, len)), [false; 3]);
+        assert_eq!([1, 257, 511, 4097].map(|len| cut(Mask::None, len)), [true; 4]);
+        assert_eq!([1, 512, 4096].map(|len| cut(Mask::Causal, len)), [true; 3]);
     }
 
     #[test]
