@@ -19,7 +19,7 @@ use eightfold_lab::record::Kind;
 #[derive(Args, Debug)]
 pub struct BuildArguments {
     /// Compile for these architectures (sm_89, sm_90; sm_90a for hopper), run nothing: the resource gate on head dims 64 and 128 under both
-    /// masks, and the proof that every knob changes the machine code
+    /// masks, hopper's also with a last tile that is cut, and the proof that every knob changes the machine code
     #[arg(
         long,
         value_name = "ARCH",

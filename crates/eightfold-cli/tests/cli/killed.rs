@@ -36,8 +36,10 @@ fn first_rounds(place: &Place, child: &mut Child) -> Option<Record> {
     None
 }
 
+/// The records that are whole: one that is being written lies in a hidden folder until it is.
 fn records(place: &Place) -> Vec<PathBuf> {
-    let names = place.contents().into_iter().filter(|path| path.ends_with("/record.json"));
+    let whole = |path: &String| path.ends_with("/record.json") && !path.contains("/.");
+    let names = place.contents().into_iter().filter(whole);
     names.map(|path| place.file(&path)).collect()
 }
 
