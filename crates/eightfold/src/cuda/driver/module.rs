@@ -159,10 +159,11 @@ impl Function {
             ));
         }
         let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-        // Devices without clusters do not know the attribute.
-        let cluster = (grid.cluster > 1).then(|| cluster_attribute(grid.cluster));
-        let mut attributes: Vec<_> = attribute.into_iter().chain(cluster).collect();
-        let config = config(grid, stream.raw(), &mut attributes);
+        // Devices without clusters do not know the attribute, so that it is not told where there are none.
+        let cluster = cluster_attribute(grid.cluster);
+        let mut attributes = [attribute.unwrap_or(cluster), cluster];
+        let told = usize::from(attribute.is_some()) + usize::from(grid.cluster > 1);
+        let config = config(grid, stream.raw(), &mut attributes[..told]);
         context.call("cuLaunchKernelEx", || {
             // SAFETY: function, stream and attributes are alive; the argument is copied during the call, by the
             // caller's word as large as the kernel's one parameter.
