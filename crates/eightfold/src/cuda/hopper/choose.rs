@@ -1,9 +1,8 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{
-    Config, Keys, Launch, MOST_UNPROMOTED_KEYS, Order, Scores, Share, SplitKeys, Store, Sums, Weights, fits_f16,
-};
+use super::config::{Config, Keys, Launch, Order, Scores, Share, SplitKeys, Store, Sums, Weights};
 use super::launch::work::{Cut, tiles_of_queries};
+use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
 use super::stages;
 use crate::cuda::Operands;
 use crate::problem::{Accuracy, Mask, Problem, Shape};

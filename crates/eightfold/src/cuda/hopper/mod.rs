@@ -4,6 +4,7 @@ mod choose;
 mod config;
 mod launch;
 mod program;
+mod rules;
 mod space;
 mod stages;
 
