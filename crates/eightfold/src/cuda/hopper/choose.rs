@@ -50,21 +50,14 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
         let flight = if tile_keys == 64 { 2 } else { 4 };
         let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
         if config.check_scales(operands).is_ok() {
-            let paired = Config { share: Share::Values, ..config };
-            // 10 % at 1,12,512,64, 2 % at `mission_b2`, 5 % at 2,16,256 with either head dim; a loss of 2 to 7 % where half of
-            // the multiprocessors are idle, where two blocks share one, and where blocks leave no room for the next launch's.
-            let is_filled = units <= multiprocessors && 2 * units > multiprocessors;
-            if is_filled
-                && tile_keys * head_dim <= MOST_PAIRED_CODES
-                && paired.check().and_then(|()| paired.check_share(problem)).is_ok()
-            {
-                return (
+            return match in_pairs(config, problem, units, multiprocessors) {
+                Some(paired) => (
                     paired,
                     "few queries and few keys: all keys at once, V for two blocks of a head together, and a launch that \
                      starts early",
-                );
-            }
-            return (config, "few queries and few keys: all keys at once, and a launch that starts early");
+                ),
+                None => (config, "few queries and few keys: all keys at once, and a launch that starts early"),
+            };
         }
         let config = Config { tile_keys: 256, stages: 2, flight: 4, launch: Launch::Dependent, ..short };
         return (config, "few queries and few keys: a warpgroup for every 64 queries, a launch that starts early");
@@ -102,6 +95,17 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     }
 }
 
+/// The same with V for two blocks of a head together, where that pays: where blocks fill the multiprocessors once and leave
+/// room for the next launch's. 10 % at 1,12,512,64, 4 % at 1,10,512,64, 2 % at `mission_b2`, 5 % at 2,16,256 with either head
+/// dim, and at 1,20,256,128 a loss of 1 %. Elsewhere a loss of 2 to 8 %, but at 4,16,256,64, which gains 6 %.
+fn in_pairs(config: Config, problem: &Problem, units: usize, multiprocessors: usize) -> Option<Config> {
+    let paired = Config { share: Share::Values, ..config };
+    let fills = units <= multiprocessors && 2 * units > multiprocessors;
+    let leaves_room = config.tile_keys * problem.shape().head_dim <= MOST_PAIRED_CODES;
+    let legal = || paired.check().and_then(|()| paired.check_share(problem)).is_ok();
+    (fills && leaves_room && legal()).then_some(paired)
+}
+
 /// The same where so many keys are summed that the errors of weights show: an eighth of the exponentials exact where none
 /// is, and an eighth of the weights in two parts where all are.
 fn evened_out(config: Config, problem: &Problem) -> Config {
@@ -120,9 +124,9 @@ fn evened_out(config: Config, problem: &Problem) -> Config {
     }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, and large causal problems, for every accuracy, the former
-/// also for blocks in pairs; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns, and tiles that begin while
-/// others are stored.
+/// What is chosen where no stage fits, by when it is: few keys, also for blocks in pairs, and large causal problems, for
+/// every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns,
+/// and tiles that begin while others are stored.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -136,7 +140,8 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys"), config)
     };
-    let in_pairs = |accuracy: &Accuracy| {
+    let few_keys_for_pairs = |accuracy: &Accuracy| {
+        // 128 blocks.
         let len = MOST_PAIRED_CODES / head_dim;
         let config = chosen(Shape::new(1, 8192 / len, len, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys for pairs"), config)
@@ -149,7 +154,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
     let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
     match mask {
-        Mask::None => others.extend(Accuracy::ALL.iter().map(in_pairs)),
+        Mask::None => others.extend(Accuracy::ALL.iter().map(few_keys_for_pairs)),
         Mask::Causal => others.extend(Accuracy::ALL.iter().map(early)),
     }
     others.extend([
