@@ -38,13 +38,27 @@ pub struct Settings {
     pub others: Vec<(String, Config)>,
 }
 
+impl Settings {
+    fn specialisation(&self) -> Specialisation {
+        let whole = plain_specialisation(self.head_dim, self.mask);
+        Specialisation { key_len: whole.key_len + usize::from(self.tail), ..whole }
+    }
+
+    /// Whether a tail of keys, if there is one, makes other kernels than whole tiles do.
+    pub fn makes_kernels_of_its_own(&self) -> bool {
+        let whole = Settings { tail: false, ..self.clone() }.specialisation();
+        let differs = |(_, config): &(String, Config)| self.specialisation().program(*config) != whole.program(*config);
+        !self.tail || self.variants.iter().chain(&self.others).any(differs)
+    }
+}
+
 /// Every candidate through the resource gate on its kind of problem.
 pub fn resources(settings: &[Settings], arch: Arch, compile: Compile, policy: &ResourcePolicy) -> Vec<BuildGroup> {
     settings
         .iter()
-        .map(|&Settings { head_dim, mask, tail, ref variants, ref others }| {
-            let whole = plain_specialisation(head_dim, mask);
-            let specialisation = Specialisation { key_len: whole.key_len + usize::from(tail), ..whole };
+        .map(|settings| {
+            let &Settings { head_dim, mask, tail, ref variants, ref others } = settings;
+            let specialisation = settings.specialisation();
             let entries = variants.par_iter().chain(others).map(|(name, config)| {
                 let built = resource::examine(config, &specialisation, arch, compile, policy);
                 BuildEntry {
@@ -72,11 +86,10 @@ pub fn beside(groups: &mut [BuildGroup], second: Vec<BuildGroup>, compiler: &str
     }
 }
 
-/// The toggle-effect proof, for one kind of problem: what a knob does does not depend on it, and each setting more would
-/// compile hundreds of kernels.
+/// The toggle-effect proof, for one kind of problem: whether a knob has an effect does not depend on it, and each kind
+/// more would compile hundreds of kernels.
 pub fn toggles(settings: &Settings, arch: Arch, compile: Compile) -> ToggleReport {
-    let Settings { head_dim, mask, variants, others, .. } = settings;
-    toggle::prove(variants, others, &plain_specialisation(*head_dim, *mask), arch, compile)
+    toggle::prove(&settings.variants, &settings.others, &settings.specialisation(), arch, compile)
 }
 
 /// Compiles in parallel, and so into the cache, what the candidates will need for these cases. Whatever goes wrong

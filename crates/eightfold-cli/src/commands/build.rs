@@ -7,7 +7,7 @@ use crate::output::build_table;
 use crate::progress::Bar;
 use clap::Args;
 use eightfold::cuda::compile::{Compiler, Nvcc};
-use eightfold::cuda::{Arch, Config, ladder};
+use eightfold::cuda::{Arch, ladder};
 use eightfold::{Error, Mask, Result};
 use eightfold_lab::build::{self, Settings};
 use eightfold_lab::gates::Outcome;
@@ -64,10 +64,7 @@ pub fn execute(
     let kinds = [(Mask::None, false), (Mask::None, true), (Mask::Causal, false)];
     let kinds = ladder::HEAD_DIMS.iter().flat_map(|head_dim| kinds.map(|(mask, tail)| (*head_dim, mask, tail)));
     let mut settings: Vec<Settings> = kinds.map(candidates).collect::<Result<_>>()?;
-    // The code of other kernels is the same for tiles that are cut.
-    settings.retain(|Settings { tail, variants, .. }| {
-        !tail || variants.iter().any(|(_, config)| matches!(config, Config::Hopper(_)))
-    });
+    settings.retain(Settings::makes_kernels_of_its_own);
     let mut recording = Recording::open(Kind::Build, record)?.with_compiler();
     let ended = arguments.work(&settings, &archs, &mut recording);
     recording.finish(ended, json, build_table::render)
