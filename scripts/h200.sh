@@ -70,7 +70,7 @@ python=${PYTHON:-python3}
 kernels=${KERNELS:-ladder hopper}
 every_accuracy="--accuracy fast balanced exact-exp precise"
 # No stages, but what the plan picks for few keys, and where two blocks of a head bring V for each other.
-few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,launch=dependent,keys=at-once
+few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,flight=4,launch=dependent,keys=at-once
 pairs=$few_keys,share=values
 # From what a launch alone takes to what only the tensor cores do, and decoding.
 flagship_shapes="small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128"
