@@ -52,7 +52,7 @@ constexpr int PROMOTE_EVERY = PROMOTE ? PROMOTE_TILES : 1;
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a row of Q or K is one swizzled line");
 static_assert(TILE_KEYS % 64 == 0 && (TILE_KEYS <= 256 || TILE_KEYS == 512), "products have up to 256 columns");
 static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in flight itself");
-static_assert(!KEYS_AT_ONCE || (WARPGROUPS == 1 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
+static_assert(!KEYS_AT_ONCE || (WARPGROUPS <= 2 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
 static_assert(!SHARE_VALUES || (KEYS_AT_ONCE && !CAUSAL), "blocks that share see the same keys");
 static_assert(!SHARE_VALUES || VALUE_BOXES >= PAIR, "each brings something");
 static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");

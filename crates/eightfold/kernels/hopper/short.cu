@@ -1,5 +1,5 @@
-// FP8 attention for Hopper where all keys fit into shared memory at once: a warpgroup for every 64 queries, for which
-// nothing counts but the time from the launch to the last store.
+// FP8 attention for Hopper where all keys fit into shared memory at once: a block for every one or two warpgroups of 64
+// queries, for which nothing counts but the time from the launch to the last store.
 //
 //   every thread brings lines of Q and K, the copy engine V; of two blocks that share it, each brings half to both
 //   for each part of the keys, as it arrives: S = Q·Kᵀ;  mask;  maximum
@@ -15,19 +15,21 @@
 
 // Lines of Q and K are brought 16 bytes at a time: a thread has the same place in every so many lines.
 constexpr int CHUNKS = HEAD_DIM / 16;
-constexpr int LINES = WARPGROUP / CHUNKS;
+constexpr int LINES = THREADS / CHUNKS;
 constexpr int QUERY_LINES = TILE_QUERIES / LINES;  // of a thread
 constexpr int KEY_LINES = TILE_KEYS / LINES;
 
 // Everything that can be known without reading a tensor is made out before the launch before has ended. One body of code
 // serves all tiles, whatever they see: fetching another one's instructions takes longer than what it would save.
 //
-// Keys are placed so that the last one that any row sees is among the last 64: then only the last 128 can be out of some
-// row's sight, since of 64 rows the first sees at most 63 keys less than the last. What lies before the first key has no
-// part in maxima, zeros for values, and zeros for ones where weights are summed up.
+// Keys are placed so that the last one that any row sees is among the last 64: then of 64 rows only the last 128 can be
+// out of some row's sight, since the first sees at most 63 keys less than the last. What lies before the first key has
+// no part in maxima, zeros for values, and zeros for ones where weights are summed up.
 struct AttendAtOnce : Tile {
     static constexpr int PARTS = VALUE_BOXES;
-    static constexpr int CUT = !HAS_CUT_TILES ? 0 : TILE_KEYS < 128 ? TILE_KEYS : 128;  // keys that a mask may hide
+    // Keys that a mask may hide, in whole parts.
+    static constexpr int HIDDEN = (TILE_QUERIES + 64 + VALUE_ROW - 1) / VALUE_ROW * VALUE_ROW;
+    static constexpr int CUT = !HAS_CUT_TILES ? 0 : TILE_KEYS < HIDDEN ? TILE_KEYS : HIDDEN;
 
     Shared shared;
     int seen_keys;  // by the row of the tile that sees most
@@ -40,7 +42,7 @@ struct AttendAtOnce : Tile {
     RowPlace places[2];
 
     __device__ AttendAtOnce(const Attention& problem, const Work& work, Shared shared)
-        : Tile(problem, work, threadIdx.x % WARPGROUP, 0),  // so that its range is known
+        : Tile(problem, work, threadIdx.x % THREADS, 0),  // so that its range is known
           shared(shared),
           seen_keys(work.seen_keys(problem)),
           start(!HAS_CUT_TILES ? 0 : (seen_keys + 63) / 64 * 64 - TILE_KEYS),
@@ -112,7 +114,7 @@ struct AttendAtOnce : Tile {
     __device__ void copy_values() const {
         // Before anything arrives from the other block, it has its barriers.
         if constexpr (SHARE_VALUES) wait_for_cluster();
-        for (int part = threadIdx.x / 32; thread % 32 == 0 && part < PARTS; part += 4) {
+        for (int part = threadIdx.x / 32; thread % 32 == 0 && part < PARTS; part += THREADS / 32) {
             unsigned place = shared.values(0) + part * VALUE_BOX_BYTES, full = shared.part_full(part);
             int first_key = start + part * VALUE_ROW;
             arrive_expecting(full, VALUE_ROW * HEAD_DIM);
@@ -125,12 +127,17 @@ struct AttendAtOnce : Tile {
         __syncwarp();
     }
 
+    __device__ unsigned queries_of_warpgroup() const {
+        int warpgroup = WARPGROUPS == 1 ? 0 : same_in_warp(thread / WARPGROUP);
+        return shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM;
+    }
+
     template <int PART = 0>
     __device__ void multiply_parts(Scores& scores) const {
         wait_for_copies<PARTS - 1 - PART>();
         publish_stores();
         __syncthreads();
-        start_scores(scores, shared.queries(), shared.keys(0), PART, PART + 1);
+        start_scores(scores, queries_of_warpgroup(), shared.keys(0), PART, PART + 1);
         if constexpr (PART + 1 < PARTS) multiply_parts<PART + 1>(scores);
     }
 

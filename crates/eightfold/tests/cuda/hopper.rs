@@ -153,7 +153,7 @@ fn configs_drawn_at_random_compute_attention() {
 
 /// Every way in which few keys can lie in their tile: none missing, one, almost all; more and fewer queries than keys;
 /// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score. Blocks that bring V for
-/// each other compute the same bits.
+/// each other and blocks of two warpgroups compute the same bits, unless the mask has them place keys differently.
 #[test]
 fn all_keys_at_once_compute_attention() {
     if hopper().is_none() {
@@ -180,9 +180,17 @@ fn all_keys_at_once_compute_attention() {
                     let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
                     assert_close(&outputs[0], &expected, tolerance(&config), &what);
                     assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
-                    let sharing = Config { share: Share::Values, ..config };
-                    if sharing.check_problem(&problem, &operands, Arch::Sm90a).is_ok() {
-                        assert_eq!(run(&problem, sharing, &inputs), outputs[0], "{what} differs where blocks share V");
+                    for (share, warpgroups) in [(Share::Values, 1), (Share::Nothing, 2), (Share::Values, 2)] {
+                        let config = Config { share, warpgroups, ..config };
+                        if config.keys == Keys::AtOnce
+                            && matches!(accuracy, Accuracy::Fast | Accuracy::Precise)
+                            && config.check_problem(&problem, &operands, Arch::Sm90a).is_ok()
+                        {
+                            let output = run(&problem, config, &inputs);
+                            let what = format!("{config} {problem}");
+                            assert_close(&output, &expected, tolerance(&config), &what);
+                            assert!(causal || output == outputs[0], "{what} has other bits than one warpgroup alone");
+                        }
                     }
                 }
             }

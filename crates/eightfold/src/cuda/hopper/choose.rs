@@ -158,6 +158,10 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         Mask::Causal => others.extend(Accuracy::ALL.iter().map(early)),
     }
     others.extend([
+        (
+            "fast, few keys for two warpgroups".into(),
+            few_keys(&Accuracy::Fast).1.map(|config| Config { warpgroups: 2, ..config }),
+        ),
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
         ("fast, many keys".into(), chosen(long, Accuracy::Fast, SMALL_CODES)),

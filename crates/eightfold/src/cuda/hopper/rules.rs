@@ -96,14 +96,16 @@ impl Config {
         }
         self.check_keys()?;
         if self.tile_keys > 256
-            && !(self.warpgroups == 1
-                && self.scores == Scores::F16
-                && (self.weights == Weights::Fp8 || self.keys == Keys::AtOnce))
+            && !(self.scores == Scores::F16
+                && (self.keys == Keys::AtOnce || (self.warpgroups == 1 && self.weights == Weights::Fp8)))
         {
             return Err(Error::invalid(
                 "tile_keys",
-                format!("scores of {} keys leave registers for one warpgroup with FP8 weights alone", self.tile_keys),
-                "set warpgroups=1, scores=f16 and weights=fp8, or a smaller tile_keys",
+                format!(
+                    "f16 scores of {} keys alone, streamed for one warpgroup with FP8 weights, leave registers",
+                    self.tile_keys
+                ),
+                "set scores=f16, and keys=at-once or warpgroups=1 and weights=fp8, or a smaller tile_keys",
             ));
         }
         if self.warpgroups == 3 && self.scores == Scores::F32 && self.tile_keys > 128 {
@@ -135,7 +137,7 @@ impl Config {
 
     /// With all keys at once there is one tile, and what is for several has no meaning.
     fn check_keys(&self) -> Result<()> {
-        let one_tile = self.warpgroups == 1
+        let one_tile = self.warpgroups <= 2
             && self.stages == 1
             && self.promote == 0
             && self.split_keys == SplitKeys::Off
@@ -144,8 +146,8 @@ impl Config {
         if self.keys == Keys::AtOnce && !one_tile {
             return Err(Error::invalid(
                 "keys",
-                "all keys at once are one tile for one warpgroup, summed up once and by the products",
-                "set warpgroups=1, stages=1, promote=0, sums=registers, split_keys=off, rescale=lazy and row_sum=tensor, \
+                "all keys at once are one tile for one warpgroup or two, summed up once and by the products",
+                "set warpgroups=1 or 2, stages=1, promote=0, sums=registers, split_keys=off, rescale=lazy and row_sum=tensor, \
                  or keys=streamed",
             ));
         }
