@@ -69,9 +69,11 @@ fi
 python=${PYTHON:-python3}
 kernels=${KERNELS:-ladder hopper}
 every_accuracy="--accuracy fast balanced exact-exp precise"
-# No stages, but what the plan picks for few keys, and where two blocks of a head bring V for each other.
+# No stages, but what the plan picks for few keys: most plainly, for blocks in whole rounds and in pairs that bring V for each
+# other, and for blocks of two warpgroups.
 few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,flight=4,launch=dependent,keys=at-once
-pairs=$few_keys,share=values
+pairs=$few_keys,share=values,grid=rounds
+tall=${few_keys/warpgroups=1/warpgroups=2}
 # From what a launch alone takes to what only the tensor cores do, and decoding.
 flagship_shapes="small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128"
 failed=0
@@ -251,9 +253,10 @@ sanitizer_program() {
 }
 
 # One tile, a tail, several tiles with a tail; the last stages of the ladder differ in what they do with each. Pairs of
-# blocks have an even number of tiles.
+# blocks have an even number of tiles, and two warpgroups are for long rows.
 shapes=(small 1,2,77,64 1,1,300,64)
 paired_shapes=(1,1,128,64 1,2,77,64 1,1,380,64)
+tall_shapes=(1,2,77,128 1,1,300,128)
 
 section_sanitizer() {
     local program kernel stages stage variant watched tool name code line found
@@ -268,21 +271,24 @@ section_sanitizer() {
         for stage in ${STAGES:-$("$eightfold" run --variant "$kernel:no-such-stage" 2>&1 | sed 's/.*valid: //; s/[),]//g')}; do
             stages+=" $kernel:$stage"
         done
-        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys hopper:pairs"
+        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys hopper:pairs hopper:tall"
     done
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
     {
         printf 'eightfold %s, commit %s\n' "$("$eightfold" --version | cut -d' ' -f2)" "$(git rev-parse HEAD 2>/dev/null)"
-        printf '%s, shapes %s; pairs %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}" \
-            "${paired_shapes[*]}"
+        printf '%s, shapes %s; pairs %s; tall %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}" \
+            "${paired_shapes[*]}" "${tall_shapes[*]}"
         printf '%-28s' stage
         printf '%-14s' $tools
         printf '\n'
     } | tee "$out/sanitizer.txt"
     for stage in $stages; do
         variant=$stage watched=("${shapes[@]}")
-        [ "$stage" = hopper:few-keys ] && variant=$few_keys
-        [ "$stage" = hopper:pairs ] && variant=$pairs watched=("${paired_shapes[@]}")
+        case $stage in
+        hopper:few-keys) variant=$few_keys ;;
+        hopper:pairs) variant=$pairs watched=("${paired_shapes[@]}") ;;
+        hopper:tall) variant=$tall watched=("${tall_shapes[@]}") ;;
+        esac
         # Compiled and cached first: the tools need only watch the kernel.
         "$eightfold" run --variant "$variant" --shape "${watched[@]}" --families gaussian --seeds 1 \
             --out "$out/sanitized" >"$out/log/plain-${stage/:/-}.txt" 2>&1 || failed=1

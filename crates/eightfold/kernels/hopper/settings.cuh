@@ -55,6 +55,7 @@ static_assert(FLIGHT >= 1 && FLIGHT <= VALUE_STEPS, "a step is at least in fligh
 static_assert(!KEYS_AT_ONCE || (WARPGROUPS <= 2 && STAGES == 1 && !PROMOTE && !SPLIT_KEYS), "one tile, and no more");
 static_assert(!SHARE_VALUES || (KEYS_AT_ONCE && !CAUSAL), "blocks that share see the same keys");
 static_assert(!SHARE_VALUES || VALUE_BOXES >= PAIR, "each brings something");
+static_assert(!IN_ROUNDS || (KEYS_AT_ONCE && DEPENDENT), "places are held for the next launch");
 static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");
 static_assert(!STORE_BESIDE || FLIGHT <= 2, "beside a product of the next tile the compiler loses sight of more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");

@@ -171,6 +171,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_short(const __gr
     extern __shared__ __align__(1024) char memory[];
     Shared shared{shared_address(memory)};
     if constexpr (DEPENDENT) let_next_launch_start();
+    // Blocks without work hold a place until their launch begins. Else the next one, which starts early, would find some
+    // multiprocessors emptier than others, put two of its blocks there, and end when those end.
+    if constexpr (IN_ROUNDS) {
+        if (blockIdx.x >= problem.units()) {
+            wait_for_last_launch();
+            return;
+        }
+    }
     if (threadIdx.x == 0) {
         prefetch_map(&problem.v);
         shared.make_part_barriers();

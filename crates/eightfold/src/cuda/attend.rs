@@ -86,9 +86,7 @@ fn hopper_candidates(problem: &Problem, operands: &Operands, multiprocessors: us
         tile_keys,
         flight: best.flight.min(tile_keys / 32),
         stages: best.stages.max(2),
-        keys: hopper::Keys::Streamed,
-        share: hopper::Share::Nothing,
-        ..best
+        ..best.streamed()
     };
     vec![best, smaller(128), smaller(64)]
 }

@@ -1,6 +1,6 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{Config, Keys, Launch, Order, Scores, Share, SplitKeys, Store, Sums, Weights};
+use super::config::{Config, Grid, Keys, Launch, Order, Scores, Share, SplitKeys, Store, Sums, Weights};
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
 use super::stages;
@@ -16,8 +16,14 @@ const MANY_KEYS: usize = 1024;
 /// Gaussian inputs of 16384 keys, linear exponentials by 3.11 %, and exact ones, rounded to FP8, by 2.63 %.
 const MOST_ALIKE_KEYS: usize = 8192;
 
+/// The most keys whose scores fit into registers.
+const MOST_KEYS_AT_ONCE: usize = 512;
+
 /// Codes of V, and of K, up to which blocks of two launches fit onto a multiprocessor.
 const MOST_PAIRED_CODES: usize = 512 * 64;
+
+/// Why keys come at once and no more.
+const AT_ONCE: &str = "few keys: all at once, and a launch that starts early";
 
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
@@ -43,22 +49,11 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
 fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors: usize) -> (Config, &'static str) {
     let Shape { key_len, head_dim, .. } = problem.shape();
     let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, ..base };
+    if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors) {
+        return chosen;
+    }
     let units = tiles_of_queries(problem, &short);
-    if units <= 2 * multiprocessors
-        && let Some(tile_keys) = [64, 128, 192, 256, 512].into_iter().find(|keys| key_len <= *keys)
-    {
-        let flight = if tile_keys == 64 { 2 } else { 4 };
-        let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
-        if config.check_scales(operands).is_ok() {
-            return match in_pairs(config, problem, units, multiprocessors) {
-                Some(paired) => (
-                    paired,
-                    "few queries and few keys: all keys at once, V for two blocks of a head together, and a launch that \
-                     starts early",
-                ),
-                None => (config, "few queries and few keys: all keys at once, and a launch that starts early"),
-            };
-        }
+    if units <= 2 * multiprocessors && key_len <= MOST_KEYS_AT_ONCE {
         let config = Config { tile_keys: 256, stages: 2, flight: 4, launch: Launch::Dependent, ..short };
         return (config, "few queries and few keys: a warpgroup for every 64 queries, a launch that starts early");
     }
@@ -95,15 +90,56 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     }
 }
 
-/// The same with V for two blocks of a head together, where that pays: where blocks fill the multiprocessors once and leave
-/// room for the next launch's. 10 % at 1,12,512,64, 4 % at 1,10,512,64, 2 % at `mission_b2`, 5 % at 2,16,256 with either head
-/// dim, and at 1,20,256,128 a loss of 1 %. Elsewhere a loss of 2 to 8 %, but at 4,16,256,64, which gains 6 %.
-fn in_pairs(config: Config, problem: &Problem, units: usize, multiprocessors: usize) -> Option<Config> {
-    let paired = Config { share: Share::Values, ..config };
-    let fills = units <= multiprocessors && 2 * units > multiprocessors;
-    let leaves_room = config.tile_keys * problem.shape().head_dim <= MOST_PAIRED_CODES;
-    let legal = || paired.check().and_then(|()| paired.check_share(problem)).is_ok();
-    (fills && leaves_room && legal()).then_some(paired)
+/// All keys at once, where that is fastest.
+fn all_at_once(
+    problem: &Problem,
+    operands: &Operands,
+    short: Config,
+    multiprocessors: usize,
+) -> Option<(Config, &'static str)> {
+    let Shape { key_len, head_dim, .. } = problem.shape();
+    let tile_keys = [64, 128, 192, 256, MOST_KEYS_AT_ONCE].into_iter().find(|keys| key_len <= *keys)?;
+    let flight = if tile_keys == 64 { 2 } else { 4 };
+    let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
+    config.check_scales(operands).ok()?;
+    let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
+    if tile_keys * head_dim <= MOST_PAIRED_CODES {
+        // With more rounds the streamed kernel, which reads K and V less often, catches up; not where most of its tiles of
+        // keys would be empty.
+        let pays = rounds <= 4 || key_len <= 128;
+        return pays.then(|| in_rounds(config, problem, multiprocessors));
+    }
+    // A multiprocessor has room for one block.
+    let tall = Config { warpgroups: 2, ..config };
+    if rounds > 1 && tiles_of_queries(problem, &tall) <= multiprocessors {
+        return Some((tall, "few keys: all at once, for two warpgroups where blocks of one would take two rounds"));
+    }
+    (rounds <= 2).then_some((config, AT_ONCE))
+}
+
+/// The same with as many blocks for every multiprocessor, where two launches find room together, and V for two blocks of a
+/// head together where it has such.
+fn in_rounds(config: Config, problem: &Problem, multiprocessors: usize) -> (Config, &'static str) {
+    let units = tiles_of_queries(problem, &config);
+    let rounds = units.div_ceil(multiprocessors);
+    let codes = config.tile_keys * problem.shape().head_dim;
+    let have_room = match rounds {
+        1 => 2 * units > multiprocessors,
+        2 => config.tile_keys > 128 && codes <= MOST_PAIRED_CODES / 2,
+        _ => false,
+    };
+    let filled = Config { grid: Grid::Rounds, ..config };
+    let paired = Config { share: Share::Values, ..filled };
+    if have_room && paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
+        (
+            paired,
+            "few keys: all at once, V for two blocks of a head together, in whole rounds of a launch that starts early",
+        )
+    } else if have_room && 4 * units > 3 * rounds * multiprocessors {
+        (filled, "few keys: all at once, in whole rounds of a launch that starts early")
+    } else {
+        (config, AT_ONCE)
+    }
 }
 
 /// The same where so many keys are summed that the errors of weights show: an eighth of the exponentials exact where none
@@ -124,9 +160,9 @@ fn evened_out(config: Config, problem: &Problem) -> Config {
     }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, also for blocks in pairs, and large causal problems, for
-/// every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that take turns,
-/// and tiles that begin while others are stored.
+/// What is chosen where no stage fits, by when it is: few keys, also in whole rounds and for two warpgroups, and large causal
+/// problems, for every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that
+/// take turns, and tiles that begin while others are stored.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -140,11 +176,15 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
         (format!("{accuracy}, few keys"), config)
     };
-    let few_keys_for_pairs = |accuracy: &Accuracy| {
+    let few_keys_in_rounds = |accuracy: &Accuracy| {
         // 128 blocks.
         let len = MOST_PAIRED_CODES / head_dim;
         let config = chosen(Shape::new(1, 8192 / len, len, head_dim), *accuracy, SMALL_CODES);
-        (format!("{accuracy}, few keys for pairs"), config)
+        (format!("{accuracy}, few keys in rounds"), config)
+    };
+    let few_keys_for_two = |accuracy: &Accuracy| {
+        let config = chosen(Shape::new(1, 32, 512, head_dim), *accuracy, SMALL_CODES);
+        (format!("{accuracy}, few keys for two"), config.filter(|config| config.warpgroups == 2))
     };
     let large = Shape::new(4, 16, 4096, head_dim);
     let long = Shape::new(2, 16, 32768, head_dim);
@@ -152,16 +192,14 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
-    let mut others: Vec<_> = Accuracy::ALL.iter().map(few_keys).collect();
-    match mask {
-        Mask::None => others.extend(Accuracy::ALL.iter().map(few_keys_for_pairs)),
-        Mask::Causal => others.extend(Accuracy::ALL.iter().map(early)),
+    let mut others: Vec<_> = Accuracy::ALL
+        .iter()
+        .flat_map(|word| [few_keys(word), few_keys_in_rounds(word), few_keys_for_two(word)])
+        .collect();
+    if mask == Mask::Causal {
+        others.extend(Accuracy::ALL.iter().map(early));
     }
     others.extend([
-        (
-            "fast, few keys for two warpgroups".into(),
-            few_keys(&Accuracy::Fast).1.map(|config| Config { warpgroups: 2, ..config }),
-        ),
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
         ("fast, many keys".into(), chosen(long, Accuracy::Fast, SMALL_CODES)),
@@ -200,11 +238,6 @@ mod tests {
             let mission = chosen(Shape::new(batch, 8, 512, 64));
             assert_eq!((mission.keys, mission.tile_keys, mission.launch), (Keys::AtOnce, 512, Launch::Dependent));
         }
-        let share = |batch, heads, len, head_dim| chosen(Shape::new(batch, heads, len, head_dim)).share;
-        assert_eq!([share(1, 8, 512, 64), share(2, 8, 512, 64)], [Share::Nothing, Share::Values]);
-        assert_eq!([share(2, 8, 512, 128), share(2, 16, 256, 128)], [Share::Nothing, Share::Values]);
-        assert_eq!([share(2, 8, 320, 64), share(2, 8, 321, 64)], [Share::Nothing, Share::Values], "five and six tiles");
-        assert_eq!(share(3, 8, 512, 64), Share::Nothing);
         assert_eq!(chosen(Shape::new(1, 8, 512, 128)).keys, Keys::AtOnce);
         assert_eq!(chosen(Shape::new(1, 8, 513, 128)).keys, Keys::Streamed);
         let long = chosen(Shape::new(2, 8, 2048, 64));
@@ -239,6 +272,47 @@ mod tests {
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
         let longer = Shape { key_len: 131_072, ..decode };
         assert_eq!((chosen(longer).split_keys, chosen(longer).promote), (SplitKeys::On, 512));
+    }
+
+    /// Share, grid and warpgroups of blocks that have all keys at once; none where keys are streamed.
+    fn at_once(heads: usize, len: usize, head_dim: usize, mask: Mask) -> Option<(Share, Grid, usize)> {
+        let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_mask(mask);
+        let (config, _) = choose(&problem, &Operands::hoped(&problem), 132);
+        (config.keys == Keys::AtOnce).then_some((config.share, config.grid, config.warpgroups))
+    }
+
+    #[test]
+    fn blocks_for_few_keys_are_in_pairs_and_whole_rounds_where_two_launches_find_room() {
+        let alone = Some((Share::Nothing, Grid::Work, 1));
+        let filled = Some((Share::Nothing, Grid::Rounds, 1));
+        let paired = Some((Share::Values, Grid::Rounds, 1));
+        let of_512 = |heads, mask| at_once(heads, 512, 64, mask);
+        assert_eq!([8, 9, 16, 17].map(|heads| of_512(heads, Mask::None)), [alone, paired, paired, alone]);
+        assert_eq!([9, 12, 13, 16].map(|heads| of_512(heads, Mask::Causal)), [alone, alone, filled, filled]);
+        assert_eq!(
+            [16, 20].map(|heads| at_once(heads, 320, 64, Mask::None)),
+            [alone, filled],
+            "an odd number of tiles"
+        );
+        assert_eq!([32, 34, 66].map(|heads| at_once(heads, 256, 64, Mask::None)), [paired; 3]);
+        assert_eq!([32, 34, 66].map(|heads| at_once(heads, 256, 128, Mask::None)), [paired, alone, alone]);
+        assert_eq!(
+            [64, 66, 128].map(|heads| at_once(heads, 128, 128, Mask::None)),
+            [filled, filled, alone],
+            "one line of V"
+        );
+    }
+
+    #[test]
+    fn keys_come_at_once_while_blocks_are_few_or_keys_very_few() {
+        let keeps = |heads, len, head_dim| at_once(heads, len, head_dim, Mask::None).is_some();
+        assert_eq!([132, 133].map(|heads| keeps(heads, 256, 128)), [true, false]);
+        assert_eq!([66, 67].map(|heads| keeps(heads, 512, 64)), [true, false]);
+        assert!(keeps(2048, 128, 128) && keeps(2048, 64, 64));
+        let warpgroups = |heads| at_once(heads, 512, 128, Mask::Causal).map(|(.., warpgroups)| warpgroups);
+        assert_eq!([16, 17, 33, 34].map(warpgroups), [Some(1), Some(2), Some(2), None]);
+        let decode = Shape { kv_heads: 8, query_len: 1, key_len: 512, ..Shape::new(32, 32, 1, 128) };
+        assert_eq!((chosen(decode).keys, chosen(decode).warpgroups), (Keys::AtOnce, 1), "two would have no more rows");
     }
 
     #[test]

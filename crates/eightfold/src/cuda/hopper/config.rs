@@ -41,6 +41,8 @@ pub struct Config {
     pub store: Store,
     /// What blocks of a head bring for each other.
     pub share: Share,
+    /// How many blocks start.
+    pub grid: Grid,
 }
 
 knob_values! {
@@ -155,6 +157,17 @@ knob_values! {
     }
 }
 
+knob_values! {
+    /// How many blocks start.
+    Grid("grid") {
+        /// No more than there is work for.
+        Work = "work",
+        /// As many for every multiprocessor: those without work hold a place, so that all are equally full when the next
+        /// launch starts early, and it puts no two of its blocks where others get one.
+        Rounds = "rounds",
+    }
+}
+
 /// Every knob of the hopper kernel, in the order in which a config prints them.
 pub const KNOBS: &[Knob] = &[
     Knob { name: "warpgroups", values: &["1", "2", "3"], what: "groups of four warps that compute, 64 queries each" },
@@ -182,6 +195,7 @@ pub const KNOBS: &[Knob] = &[
     Knob { name: "keys", values: Keys::NAMES, what: "whether keys pass by in tiles or are all there at once" },
     Knob { name: "store", values: Store::NAMES, what: "whether the next tile begins while one is stored" },
     Knob { name: "share", values: Share::NAMES, what: "what blocks of a head bring for each other" },
+    Knob { name: "grid", values: Grid::NAMES, what: "whether every multiprocessor gets as many blocks" },
 ];
 
 /// The files under `kernels/`: where keys are streamed, and where they are there at once.
@@ -236,6 +250,11 @@ impl Config {
         WARPGROUP_THREADS * self.warpgroups + copying
     }
 
+    /// The same with keys in tiles, and without what is for all keys at once.
+    pub(crate) fn streamed(self) -> Config {
+        Config { keys: Keys::Streamed, share: Share::Nothing, grid: Grid::Work, ..self }
+    }
+
     /// Blocks that start together.
     pub(super) fn cluster(&self) -> usize {
         match self.share {
@@ -254,7 +273,7 @@ impl Default for Config {
 
 config_text! {
     numbers: "write a whole number";
-    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store, share
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store, share, grid
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::Arch;
 use crate::error::{Error, Result};
 pub use choose::{choose, others};
 pub use config::{
-    Config, FILES, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
+    Config, FILES, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
     Weights,
 };
 pub use launch::Prepared;

@@ -1,6 +1,6 @@
 //! Problem × config → the program that the compiler gets.
 
-use super::config::{Config, Keys, Order, RowSum, Scores, Share, Store, Sums, Weights};
+use super::config::{Config, Grid, Keys, Order, RowSum, Scores, Share, Store, Sums, Weights};
 use super::{Launch, Rescale, SplitKeys};
 use crate::cuda::compile::Program;
 use crate::cuda::specialisation::{Specialisation, flag};
@@ -28,6 +28,7 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
         ("STORE_BESIDE", flag(config.store == Store::Beside)),
         ("SHARE_VALUES", flag(config.share == Share::Values)),
+        ("IN_ROUNDS", flag(config.grid == Grid::Rounds)),
         ("HAS_CUT_TILES", flag(has_cut_tiles(kind, config))),
         ("SHARED_BYTES", shared.to_string()),
         ("WITH_LSE", flag(kind.lse)),

@@ -1,7 +1,8 @@
 //! What rules bind the knobs of the hopper kernel: among themselves, and on a problem and a machine.
 
 use super::config::{
-    Config, HEAD_DIMS, KNOBS, Keys, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums, Weights,
+    Config, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
+    Weights,
 };
 use crate::cuda::{Arch, Operands};
 use crate::error::{Error, Result};
@@ -158,6 +159,13 @@ impl Config {
                 "set keys=at-once and a larger tile_keys, or share=nothing",
             ));
         }
+        if self.grid == Grid::Rounds && !(self.keys == Keys::AtOnce && self.launch == Launch::Dependent) {
+            return Err(Error::invalid(
+                "grid",
+                "blocks without work hold a place for the next launch, where all keys come at once and it starts early",
+                "set keys=at-once and launch=dependent, or grid=work",
+            ));
+        }
         Ok(())
     }
 
@@ -286,6 +294,7 @@ mod tests {
             ("fast,tile_keys=64,flight=4", "flight"),
             ("fast,warpgroups=1,store=beside", "store"),
             ("fast,share=values", "share"),
+            ("fast,launch=dependent,grid=rounds", "grid"),
             ("fast,store=beside,flight=4", "flight"),
             ("tile_keys=many", "tile_keys"),
             ("stages=5", "stages"),

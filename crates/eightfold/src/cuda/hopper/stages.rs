@@ -1,6 +1,8 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{Config, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums, Weights};
+use super::config::{
+    Config, Grid, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums, Weights,
+};
 use crate::error::Result;
 use crate::knobs;
 use crate::problem::{Accuracy, Mask};
@@ -28,6 +30,7 @@ const BASE: Config = Config {
     keys: Keys::Streamed,
     store: Store::Alone,
     share: Share::Nothing,
+    grid: Grid::Work,
 };
 const FAST: Config = Config { linear: 8, ..BASE };
 const BALANCED: Config = Config { linear: 3, ..BASE };
@@ -46,9 +49,7 @@ pub(super) fn in_f32(config: Config) -> Config {
         warpgroups: config.warpgroups.min(2),
         stages: if config.warpgroups > 1 { 3 } else { config.stages.max(2) },
         sums: if config.promote > 0 { Sums::Shared } else { Sums::Registers },
-        keys: Keys::Streamed,
-        share: Share::Nothing,
-        ..config
+        ..config.streamed()
     }
 }
 

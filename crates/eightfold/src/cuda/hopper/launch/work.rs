@@ -1,6 +1,6 @@
 //! How a problem is cut into units of work, and how many blocks do them.
 
-use crate::cuda::hopper::config::{Config, Keys, SplitKeys};
+use crate::cuda::hopper::config::{Config, Grid, Keys, SplitKeys};
 use crate::error::{Error, Result};
 use crate::problem::{Problem, Shape};
 
@@ -66,13 +66,18 @@ impl Cut {
     }
 
     /// Blocks of a launch: as many as fit at a time, and no more than there is work; or, of those that do not come back
-    /// for more, as many as there is work.
+    /// for more, as many as there is work, or as fill all multiprocessors equally.
     pub(super) fn blocks(&self, config: &Config, multiprocessors: usize, blocks_per_multiprocessor: usize) -> u32 {
         let resident = match config.keys {
             Keys::Streamed => multiprocessors.saturating_mul(blocks_per_multiprocessor).max(1),
             Keys::AtOnce => usize::MAX,
         };
-        u32::try_from(resident.min(self.units * self.splits)).unwrap_or(u32::MAX)
+        let blocks = resident.min(self.units * self.splits);
+        let blocks = match config.grid {
+            Grid::Work => blocks,
+            Grid::Rounds => blocks.next_multiple_of(multiprocessors.max(1)),
+        };
+        u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 }
 
@@ -161,6 +166,12 @@ mod tests {
         assert_eq!(blocks(Shape::new(4, 16, 4096, 64), "fast"), 132);
         let at_once = "fast,warpgroups=1,stages=1,promote=0,sums=registers,keys=at-once";
         assert_eq!(blocks(Shape::new(4, 16, 256, 64), at_once), 4 * 16 * 4);
+        let in_rounds = format!("{at_once},launch=dependent,grid=rounds");
+        let lengths = [1, 132 * 64, 132 * 64 + 1];
+        assert_eq!(
+            lengths.map(|len| blocks(Shape { key_len: 256, ..Shape::new(1, 1, len, 64) }, &in_rounds)),
+            [132, 132, 264]
+        );
     }
 
     #[test]
