@@ -8,8 +8,8 @@ use eightfold::cuda::{Arch, Operands, attention_on};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
-    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Result, Shape,
-    Variant, reference,
+    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Plan, Problem, Result,
+    Shape, Variant, reference,
 };
 
 /// A device that the kernel is for.
@@ -151,61 +151,79 @@ fn configs_drawn_at_random_compute_attention() {
     }
 }
 
+const FEW_KEYS: [(usize, usize); 9] =
+    [(64, 64), (1, 1), (63, 63), (65, 65), (200, 129), (3, 130), (129, 192), (70, 255), (256, 256)];
+const MORE_KEYS: [(usize, usize); 5] = [(300, 70), (512, 512), (17, 384), (511, 511), (100, 257)];
+
 /// Every way in which few keys can lie in their tile: none missing, one, almost all; more and fewer queries than keys;
-/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score. Blocks that bring V for
-/// each other, blocks among others without work and blocks of two warpgroups compute the same bits, unless the mask has these
-/// place keys differently.
+/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score.
 #[test]
 fn all_keys_at_once_compute_attention() {
+    compute_at_once(&FEW_KEYS, Mask::None);
+}
+
+#[test]
+fn all_keys_at_once_compute_causal_attention() {
+    compute_at_once(&FEW_KEYS, Mask::Causal);
+}
+
+#[test]
+fn up_to_512_keys_at_once_compute_attention() {
+    compute_at_once(&MORE_KEYS, Mask::None);
+}
+
+#[test]
+fn up_to_512_keys_at_once_compute_causal_attention() {
+    compute_at_once(&MORE_KEYS, Mask::Causal);
+}
+
+fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
     if hopper().is_none() {
         return;
     }
-    let lengths = [(64, 64), (1, 1), (63, 63), (65, 65), (200, 129), (3, 130), (129, 192), (70, 255), (256, 256)];
-    let long = [(300, 70), (100, 257), (17, 384), (511, 511), (512, 512)];
-    for (index, (query_len, key_len)) in lengths.into_iter().chain(long).enumerate() {
+    for (index, (query_len, key_len)) in lengths.iter().copied().enumerate() {
         let head_dim = [64, 128][index % 2];
         let shape = Shape { query_heads: 4, kv_heads: 2, query_len, key_len, ..Shape::new(2, 4, 1, head_dim) };
-        for causal in [false, true] {
-            let problem = Problem::new(shape).unwrap().with_lse(true);
-            let problem = if causal { problem.causal() } else { problem };
-            let narrow = small_tensors(&problem, 124);
-            let wide = tensors(&problem, 125);
-            for (inputs, accuracies) in [(narrow, Accuracy::ALL), (wide, &[Accuracy::Precise])] {
-                let expected = expected(&problem, &inputs);
-                let [q, k, v] = &inputs;
-                let operands = Operands::of_host(q, k, v);
-                for accuracy in accuracies {
-                    let (config, _) = choose(&problem.with_accuracy(*accuracy), &operands, 132);
-                    let what = format!("{config} {problem}");
-                    assert!(config.keys == Keys::AtOnce || key_len > 256, "{what}");
-                    let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
-                    assert_close(&outputs[0], &expected, tolerance(&config), &what);
-                    assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
-                    let others = [
-                        (Share::Nothing, 1, Grid::Rounds),
-                        (Share::Values, 1, Grid::Rounds),
-                        (Share::Values, 1, Grid::Work),
-                        (Share::Nothing, 2, Grid::Work),
-                        (Share::Values, 2, Grid::Rounds),
-                    ];
-                    for (share, warpgroups, grid) in others {
-                        let config = Config { share, warpgroups, grid, ..config };
-                        if config.keys == Keys::AtOnce
-                            && matches!(accuracy, Accuracy::Fast | Accuracy::Precise)
-                            && config.check_problem(&problem, &operands, Arch::Sm90a).is_ok()
-                        {
-                            let output = run(&problem, config, &inputs);
-                            let what = format!("{config} {problem}");
-                            assert_close(&output, &expected, tolerance(&config), &what);
-                            let same_keys = !causal || warpgroups == 1;
-                            assert!(
-                                !same_keys || output == outputs[0],
-                                "{what} has other bits than blocks on their own"
-                            );
-                        }
-                    }
+        let problem = Problem::new(shape).unwrap().with_lse(true).with_mask(mask);
+        let narrow = small_tensors(&problem, 124);
+        let wide = tensors(&problem, 125);
+        for (inputs, accuracies) in [(narrow, Accuracy::ALL), (wide, &[Accuracy::Precise])] {
+            let expected = expected(&problem, &inputs);
+            let [q, k, v] = &inputs;
+            let operands = Operands::of_host(q, k, v);
+            for accuracy in accuracies {
+                let (config, _) = choose(&problem.with_accuracy(*accuracy), &operands, 132);
+                let what = format!("{config} {problem}");
+                assert!(config.keys == Keys::AtOnce || key_len > 256, "{what}");
+                let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
+                assert_close(&outputs[0], &expected, tolerance(&config), &what);
+                assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
+                if config.keys == Keys::AtOnce && matches!(accuracy, Accuracy::Fast | Accuracy::Precise) {
+                    compute_as_alone(&problem, config, &inputs, &outputs[0], &expected);
                 }
             }
+        }
+    }
+}
+
+/// Blocks that bring V for each other, blocks among others without work and blocks of two warpgroups compute the same bits
+/// as blocks on their own; the latter, for which the mask places keys differently, only without it.
+fn compute_as_alone(problem: &Problem, alone: Config, inputs: &[Fp8Tensor; 3], bits: &Output, expected: &Reference) {
+    let [q, k, v] = inputs;
+    let operands = Operands::of_host(q, k, v);
+    for (share, grid, warpgroups) in [
+        (Share::Nothing, Grid::Rounds, 1),
+        (Share::Values, Grid::Rounds, 1),
+        (Share::Nothing, Grid::Work, 2),
+        (Share::Values, Grid::Rounds, 2),
+    ] {
+        let config = Config { share, grid, warpgroups, ..alone };
+        if config.check_problem(problem, &operands, Arch::Sm90a).is_ok() {
+            let output = run(problem, config, inputs);
+            let what = format!("{config} {problem}");
+            assert_close(&output, expected, tolerance(&config), &what);
+            let places_keys_alike = problem.mask() == Mask::None || warpgroups == 1;
+            assert!(!places_keys_alike || output == *bits, "{what} has other bits than blocks on their own");
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let stage = stages::of(problem.accuracy());
     let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
     let base = stage.at(problem.shape().head_dim, problem.mask());
-    let (config, reason) = by_size(problem, operands, base, multiprocessors);
+    let (config, reason) = by_size(problem, operands, base, multiprocessors, narrow);
     let config = evened_out(config, problem);
     match (narrow, config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
@@ -45,11 +45,17 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     }
 }
 
-/// The config for sums of scores that fit f16.
-fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors: usize) -> (Config, &'static str) {
+/// The config for scores in f16, also where they are to be in f32.
+fn by_size(
+    problem: &Problem,
+    operands: &Operands,
+    base: Config,
+    multiprocessors: usize,
+    narrow: bool,
+) -> (Config, &'static str) {
     let Shape { key_len, head_dim, .. } = problem.shape();
     let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, ..base };
-    if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors) {
+    if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors, narrow) {
         return chosen;
     }
     let units = tiles_of_queries(problem, &short);
@@ -96,6 +102,7 @@ fn all_at_once(
     operands: &Operands,
     short: Config,
     multiprocessors: usize,
+    narrow: bool,
 ) -> Option<(Config, &'static str)> {
     let Shape { key_len, head_dim, .. } = problem.shape();
     let tile_keys = [64, 128, 192, 256, MOST_KEYS_AT_ONCE].into_iter().find(|keys| key_len <= *keys)?;
@@ -103,6 +110,10 @@ fn all_at_once(
     let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
     config.check_scales(operands).ok()?;
     let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
+    if !narrow && (tile_keys > 256 || rounds > 2) {
+        // Scores in f32 take twice the registers: there is no room for 512, and for few blocks at a time.
+        return None;
+    }
     if tile_keys * head_dim <= MOST_PAIRED_CODES {
         // With more rounds the streamed kernel, which reads K and V less often, catches up; not where most of its tiles of
         // keys would be empty.
@@ -323,6 +334,13 @@ mod tests {
         let (config, reason) = choose(&problem, &operands, 132);
         assert_eq!((config.scores, config.linear, config.weights), (Scores::F32, 0, Weights::Fp8));
         assert!(reason.contains("may not fit f16"), "{reason}");
+        let keys = |heads| {
+            let problem = Problem::new(Shape::new(1, heads, 256, 128)).unwrap();
+            let mut operands = Operands::hoped(&problem);
+            operands.q.largest_code = 448.0;
+            choose(&problem, &operands, 132).0.keys
+        };
+        assert_eq!([66, 67].map(keys), [Keys::AtOnce, Keys::Streamed], "f32 scores leave room for few blocks");
         let e5m2 = problem.with_input_format(Fp8Format::E5m2);
         assert_eq!(choose(&e5m2, &Operands::hoped(&e5m2), 132).0.scores, Scores::F32);
     }
