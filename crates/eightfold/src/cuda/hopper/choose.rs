@@ -23,7 +23,7 @@ const MOST_KEYS_AT_ONCE: usize = 512;
 const MOST_PAIRED_CODES: usize = 512 * 64;
 
 /// Why keys come at once and no more.
-const AT_ONCE: &str = "few keys: all at once, and a launch that starts early";
+const AT_ONCE: &str = "few keys: all at once";
 
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
@@ -54,14 +54,15 @@ fn by_size(
     narrow: bool,
 ) -> (Config, &'static str) {
     let Shape { key_len, head_dim, .. } = problem.shape();
-    let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, ..base };
+    // Blocks of short tiles are over so soon that it counts when the next launch's start.
+    let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, launch: Launch::Dependent, ..base };
     if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors, narrow) {
         return chosen;
     }
     let units = tiles_of_queries(problem, &short);
     if units <= 2 * multiprocessors && key_len <= MOST_KEYS_AT_ONCE {
-        let config = Config { tile_keys: 256, stages: 2, flight: 4, launch: Launch::Dependent, ..short };
-        return (config, "few queries and few keys: a warpgroup for every 64 queries, a launch that starts early");
+        let config = Config { tile_keys: 256, stages: 2, flight: 4, ..short };
+        return (config, "few queries and few keys: a warpgroup for every 64 queries");
     }
     if 2 * units <= multiprocessors && key_len >= MANY_KEYS {
         let split = Config { tile_keys: 128, stages: 2, flight: 4, split_keys: SplitKeys::On, ..short };
@@ -107,7 +108,7 @@ fn all_at_once(
     let Shape { key_len, head_dim, .. } = problem.shape();
     let tile_keys = [64, 128, 192, 256, MOST_KEYS_AT_ONCE].into_iter().find(|keys| key_len <= *keys)?;
     let flight = if tile_keys == 64 { 2 } else { 4 };
-    let config = Config { tile_keys, stages: 1, flight, launch: Launch::Dependent, keys: Keys::AtOnce, ..short };
+    let config = Config { tile_keys, stages: 1, flight, keys: Keys::AtOnce, ..short };
     config.check_scales(operands).ok()?;
     let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
     if !narrow && (tile_keys > 256 || rounds > 2) {
@@ -142,12 +143,9 @@ fn in_rounds(config: Config, problem: &Problem, multiprocessors: usize) -> (Conf
     let filled = Config { grid: Grid::Rounds, ..config };
     let paired = Config { share: Share::Values, ..filled };
     if have_room && paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
-        (
-            paired,
-            "few keys: all at once, V for two blocks of a head together, in whole rounds of a launch that starts early",
-        )
+        (paired, "few keys: all at once, V for two blocks of a head together, in whole rounds of blocks")
     } else if have_room && 4 * units > 3 * rounds * multiprocessors {
-        (filled, "few keys: all at once, in whole rounds of a launch that starts early")
+        (filled, "few keys: all at once, in whole rounds of blocks")
     } else {
         (config, AT_ONCE)
     }
@@ -281,6 +279,9 @@ mod tests {
         );
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
+        for shape in [decode, Shape::new(1, 8, 1024, 64), Shape::new(1, 8, 32, 64)] {
+            assert_eq!(chosen(shape).launch, Launch::Dependent);
+        }
         let longer = Shape { key_len: 131_072, ..decode };
         assert_eq!((chosen(longer).split_keys, chosen(longer).promote), (SplitKeys::On, 512));
     }
