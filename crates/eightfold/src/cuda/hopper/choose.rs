@@ -121,10 +121,13 @@ fn all_at_once(
         let pays = rounds <= 4 || key_len <= 128;
         return pays.then(|| in_rounds(config, problem, multiprocessors));
     }
-    // A multiprocessor has room for one block.
+    // A multiprocessor has room for one block. Under the mask streamed keys that no query of a tile sees are skipped, which
+    // soon is worth more.
     let tall = Config { warpgroups: 2, ..config };
-    if rounds > 1 && tiles_of_queries(problem, &tall) <= multiprocessors {
-        return Some((tall, "few keys: all at once, for two warpgroups where blocks of one would take two rounds"));
+    let tall_rounds = tiles_of_queries(problem, &tall).div_ceil(multiprocessors);
+    let most_rounds = if problem.mask() == Mask::None { 2 } else { 1 };
+    if tall_rounds < rounds && tall_rounds <= most_rounds {
+        return Some((tall, "few keys: all at once, for two warpgroups where blocks of one would take more rounds"));
     }
     (rounds <= 2).then_some((config, AT_ONCE))
 }
@@ -321,8 +324,9 @@ mod tests {
         assert_eq!([132, 133].map(|heads| keeps(heads, 256, 128)), [true, false]);
         assert_eq!([66, 67].map(|heads| keeps(heads, 512, 64)), [true, false]);
         assert!(keeps(2048, 128, 128) && keeps(2048, 64, 64));
-        let warpgroups = |heads| at_once(heads, 512, 128, Mask::Causal).map(|(.., warpgroups)| warpgroups);
-        assert_eq!([16, 17, 33, 34].map(warpgroups), [Some(1), Some(2), Some(2), None]);
+        let warpgroups = |heads, mask| at_once(heads, 512, 128, mask).map(|(.., warpgroups)| warpgroups);
+        assert_eq!([16, 17, 33, 34].map(|heads| warpgroups(heads, Mask::Causal)), [Some(1), Some(2), Some(2), None]);
+        assert_eq!([16, 17, 66, 67].map(|heads| warpgroups(heads, Mask::None)), [Some(1), Some(2), Some(2), None]);
         let decode = Shape { kv_heads: 8, query_len: 1, key_len: 512, ..Shape::new(32, 32, 1, 128) };
         assert_eq!((chosen(decode).keys, chosen(decode).warpgroups), (Keys::AtOnce, 1), "two would have no more rows");
     }
