@@ -46,7 +46,7 @@ impl Settings {
 
     /// Whether a tail of keys, if there is one, makes other kernels than whole tiles do.
     pub fn makes_kernels_of_its_own(&self) -> bool {
-        let whole = Settings { tail: false, ..self.clone() }.specialisation();
+        let whole = plain_specialisation(self.head_dim, self.mask);
         let differs = |(_, config): &(String, Config)| self.specialisation().program(*config) != whole.program(*config);
         !self.tail || self.variants.iter().chain(&self.others).any(differs)
     }

@@ -138,7 +138,7 @@ struct Attend : Tile {
     }
     __device__ void start() {
         Scores next;
-        start_scores(next, shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM, shared.keys(ring.stage));
+        start_scores(next, shared.queries(warpgroup), shared.keys(ring.stage));
         scores = next;
     }
 

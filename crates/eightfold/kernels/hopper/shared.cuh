@@ -26,7 +26,9 @@ __device__ inline int swizzled(int row, int chunk) {
 struct Shared {
     unsigned base;
 
-    __device__ unsigned queries() const { return base + QUERIES_AT; }
+    __device__ unsigned queries(int warpgroup = 0) const {
+        return base + QUERIES_AT + warpgroup * WARPGROUP_ROWS * HEAD_DIM;
+    }
     __device__ unsigned keys(int stage) const { return base + KEYS_AT + stage * KEY_BYTES; }
     __device__ unsigned values(int stage) const { return base + VALUES_AT + stage * VALUE_BYTES; }
     __device__ unsigned promoted(int thread) const { return base + PROMOTED_AT + thread * 16; }

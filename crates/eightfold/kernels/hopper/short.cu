@@ -127,17 +127,14 @@ struct AttendAtOnce : Tile {
         __syncwarp();
     }
 
-    __device__ unsigned queries_of_warpgroup() const {
-        int warpgroup = WARPGROUPS == 1 ? 0 : same_in_warp(thread / WARPGROUP);
-        return shared.queries() + warpgroup * WARPGROUP_ROWS * HEAD_DIM;
-    }
+    __device__ int warpgroup() const { return WARPGROUPS == 1 ? 0 : same_in_warp(thread / WARPGROUP); }
 
     template <int PART = 0>
     __device__ void multiply_parts(Scores& scores) const {
         wait_for_copies<PARTS - 1 - PART>();
         publish_stores();
         __syncthreads();
-        start_scores(scores, queries_of_warpgroup(), shared.keys(0), PART, PART + 1);
+        start_scores(scores, shared.queries(warpgroup()), shared.keys(0), PART, PART + 1);
         if constexpr (PART + 1 < PARTS) multiply_parts<PART + 1>(scores);
     }
 

@@ -32,11 +32,10 @@ const SHORTER_TILE_RATE: f64 = 0.85;
 /// H200, which has 132.
 pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, String) {
     let stage = stages::of(problem.accuracy());
-    let narrow = problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands);
     let base = stage.at(problem.shape().head_dim, problem.mask());
-    let (config, reason) = by_size(problem, operands, base, multiprocessors, narrow);
+    let (config, reason) = by_size(problem, operands, base, multiprocessors);
     let config = evened_out(config, problem);
-    match (narrow, config.scores) {
+    match (is_narrow(problem, operands), config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
         (false, Scores::F16) => (
             stages::in_f32(config),
@@ -45,18 +44,17 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     }
 }
 
+/// Whether scores of these codes fit f16.
+fn is_narrow(problem: &Problem, operands: &Operands) -> bool {
+    problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands)
+}
+
 /// The config for scores in f16, also where they are to be in f32.
-fn by_size(
-    problem: &Problem,
-    operands: &Operands,
-    base: Config,
-    multiprocessors: usize,
-    narrow: bool,
-) -> (Config, &'static str) {
+fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors: usize) -> (Config, &'static str) {
     let Shape { key_len, head_dim, .. } = problem.shape();
     // Blocks of short tiles are over so soon that it counts when the next launch's start.
     let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, launch: Launch::Dependent, ..base };
-    if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors, narrow) {
+    if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors) {
         return chosen;
     }
     let units = tiles_of_queries(problem, &short);
@@ -103,15 +101,15 @@ fn all_at_once(
     operands: &Operands,
     short: Config,
     multiprocessors: usize,
-    narrow: bool,
 ) -> Option<(Config, &'static str)> {
     let Shape { key_len, head_dim, .. } = problem.shape();
     let tile_keys = [64, 128, 192, 256, MOST_KEYS_AT_ONCE].into_iter().find(|keys| key_len <= *keys)?;
     let flight = if tile_keys == 64 { 2 } else { 4 };
     let config = Config { tile_keys, stages: 1, flight, keys: Keys::AtOnce, ..short };
     config.check_scales(operands).ok()?;
-    let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
-    if !narrow && (tile_keys > 256 || rounds > 2) {
+    let units = tiles_of_queries(problem, &config);
+    let rounds = units.div_ceil(multiprocessors);
+    if !is_narrow(problem, operands) && (tile_keys > 256 || rounds > 2) {
         // Scores in f32 take twice the registers: there is no room for 512, and for few blocks at a time.
         return None;
     }
@@ -119,7 +117,7 @@ fn all_at_once(
         // With more rounds the streamed kernel, which reads K and V less often, catches up; not where most of its tiles of
         // keys would be empty.
         let pays = rounds <= 4 || key_len <= 128;
-        return pays.then(|| in_rounds(config, problem, multiprocessors));
+        return pays.then(|| in_rounds(config, problem, units, multiprocessors));
     }
     // A multiprocessor has room for one block. Under the mask streamed keys that no query of a tile sees are skipped, which
     // soon is worth more.
@@ -134,8 +132,7 @@ fn all_at_once(
 
 /// The same with as many blocks for every multiprocessor, where two launches find room together, and V for two blocks of a
 /// head together where it has such.
-fn in_rounds(config: Config, problem: &Problem, multiprocessors: usize) -> (Config, &'static str) {
-    let units = tiles_of_queries(problem, &config);
+fn in_rounds(config: Config, problem: &Problem, units: usize, multiprocessors: usize) -> (Config, &'static str) {
     let rounds = units.div_ceil(multiprocessors);
     let codes = config.tile_keys * problem.shape().head_dim;
     let have_room = match rounds {
@@ -143,11 +140,14 @@ fn in_rounds(config: Config, problem: &Problem, multiprocessors: usize) -> (Conf
         2 => config.tile_keys > 128 && codes <= MOST_PAIRED_CODES / 2,
         _ => false,
     };
+    if !have_room {
+        return (config, AT_ONCE);
+    }
     let filled = Config { grid: Grid::Rounds, ..config };
     let paired = Config { share: Share::Values, ..filled };
-    if have_room && paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
+    if paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
         (paired, "few keys: all at once, V for two blocks of a head together, in whole rounds of blocks")
-    } else if have_room && 4 * units > 3 * rounds * multiprocessors {
+    } else if 4 * units > 3 * rounds * multiprocessors {
         (filled, "few keys: all at once, in whole rounds of blocks")
     } else {
         (config, AT_ONCE)
@@ -184,32 +184,23 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         operands.k.largest_code = largest_code;
         Some(choose(&problem, &operands, MULTIPROCESSORS).0)
     };
-    let few_keys = |accuracy: &Accuracy| {
-        let config = chosen(Shape::new(1, 8, 512, head_dim), *accuracy, SMALL_CODES);
-        (format!("{accuracy}, few keys"), config)
-    };
-    let few_keys_in_rounds = |accuracy: &Accuracy| {
-        // 128 blocks.
-        let len = MOST_PAIRED_CODES / head_dim;
-        let config = chosen(Shape::new(1, 8192 / len, len, head_dim), *accuracy, SMALL_CODES);
-        (format!("{accuracy}, few keys in rounds"), config)
-    };
-    let few_keys_for_two = |accuracy: &Accuracy| {
-        let config = chosen(Shape::new(1, 32, 512, head_dim), *accuracy, SMALL_CODES);
-        (format!("{accuracy}, few keys for two"), config.filter(|config| config.warpgroups == 2))
+    let of_every_accuracy = |when: &str, shape: Shape| {
+        let named = |word: &Accuracy| (format!("{word}, {when}"), chosen(shape, *word, SMALL_CODES));
+        Accuracy::ALL.iter().map(named).collect::<Vec<_>>()
     };
     let large = Shape::new(4, 16, 4096, head_dim);
     let long = Shape::new(2, 16, 32768, head_dim);
-    let early = |accuracy: &Accuracy| (format!("{accuracy}, starting early"), chosen(large, *accuracy, SMALL_CODES));
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
-    let mut others: Vec<_> = Accuracy::ALL
-        .iter()
-        .flat_map(|word| [few_keys(word), few_keys_in_rounds(word), few_keys_for_two(word)])
-        .collect();
+    let mut others = of_every_accuracy("few keys", Shape::new(1, 8, MOST_KEYS_AT_ONCE, head_dim));
+    let len = MOST_PAIRED_CODES / head_dim;
+    others.extend(of_every_accuracy("few keys in rounds", Shape::new(1, 8192 / len, len, head_dim))); // 128 blocks
+    if MOST_KEYS_AT_ONCE * head_dim > MOST_PAIRED_CODES {
+        others.extend(of_every_accuracy("few keys for two", Shape::new(1, 32, MOST_KEYS_AT_ONCE, head_dim)));
+    }
     if mask == Mask::Causal {
-        others.extend(Accuracy::ALL.iter().map(early));
+        others.extend(of_every_accuracy("starting early", large));
     }
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),

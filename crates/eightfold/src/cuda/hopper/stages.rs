@@ -41,15 +41,15 @@ const PRECISE: Config = Config { weights: Weights::Split, ..BASE };
 /// warpgroups fit.
 pub(super) fn in_f32(config: Config) -> Config {
     let config = Config { scores: Scores::F32, linear: 0, flight: config.flight.min(2), ..config };
-    if config.keys == Keys::AtOnce && config.tile_keys <= 256 {
+    if config.keys == Keys::AtOnce {
         return config;
     }
     Config {
         tile_keys: config.tile_keys.min(128),
         warpgroups: config.warpgroups.min(2),
-        stages: if config.warpgroups > 1 { 3 } else { config.stages.max(2) },
+        stages: if config.warpgroups > 1 { 3 } else { config.stages },
         sums: if config.promote > 0 { Sums::Shared } else { Sums::Registers },
-        ..config.streamed()
+        ..config
     }
 }
 
