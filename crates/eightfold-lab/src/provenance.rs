@@ -150,15 +150,20 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| text.trim().to_string())
 }
 
-/// The arguments as typed, but absolute paths say nothing to a reader on another machine and too much about this one.
-fn command_line(arguments: impl Iterator<Item = String>) -> Vec<String> {
-    let name_only = |text: &str| match Path::new(text).file_name() {
+/// The text as typed, but of an absolute path the last name alone: the rest says nothing to a reader on another machine and
+/// too much about this one.
+pub fn without_folders(text: &str) -> String {
+    match Path::new(text).file_name() {
         Some(name) if Path::new(text).is_absolute() => name.to_string_lossy().into_owned(),
         _ => text.to_string(),
-    };
+    }
+}
+
+/// The arguments without the folders of this machine.
+fn command_line(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let shorten = |argument: String| match argument.split_once('=') {
-        Some((flag, value)) if flag.starts_with("--") => format!("{flag}={}", name_only(value)),
-        _ => name_only(&argument),
+        Some((flag, value)) if flag.starts_with("--") => format!("{flag}={}", without_folders(value)),
+        _ => without_folders(&argument),
     };
     std::iter::once("eightfold".to_string()).chain(arguments.skip(1).map(shorten)).collect()
 }

@@ -12,6 +12,7 @@ use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::progress::Progress;
+use eightfold_lab::provenance::without_folders;
 use eightfold_lab::record::{Group, Kind, Record};
 use eightfold_lab::shapes;
 use eightfold_lab::store::{RECORD_FILE, write_file};
@@ -110,6 +111,12 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
         output::print(&compare_table::render(record, &written))?;
     }
     Ok(verdict)
+}
+
+/// What the record calls two binaries: as typed, without the folders of this machine where that tells them apart.
+fn names_of_binaries(a: &str, b: &str) -> [String; 2] {
+    let names = [a, b].map(without_folders);
+    if names[0] == names[1] { [a, b].map(Into::into) } else { names }
 }
 
 impl Arguments {
@@ -212,14 +219,15 @@ impl Arguments {
         line.extend(files.iter().filter_map(|(flag, path)| Some([(*flag).into(), (*path)?.into()])).flatten());
         let path = |text: &str| Path::new(text).canonicalize().unwrap_or_else(|_| text.into());
         let (baseline, candidate) = (path(&self.a), path(&self.b));
+        let [a, b] = names_of_binaries(&self.a, &self.b);
         let recording = RefCell::new(recording);
         let mut progress = self.progress(&recording);
         for seed in self.seeds() {
             let binaries = Binaries {
                 shape: &shape,
                 problem,
-                baseline: (&self.a, &baseline),
-                candidate: (&self.b, &candidate),
+                baseline: (&a, &baseline),
+                candidate: (&b, &candidate),
                 arguments: &line,
                 thresholds: &thresholds,
                 required_gain: gain,
@@ -341,5 +349,12 @@ mod tests {
     fn paths_and_variants_are_told_apart() {
         assert!(["runs/x", "./x", "a.json", "/"].iter().all(|text| is_path(text)));
         assert!(["cpu", "cpu:avx2", "ladder:unpack,tile_keys=32"].iter().all(|text| !is_path(text)));
+    }
+
+    #[test]
+    fn a_record_names_binaries_without_the_folders_of_the_machine_where_it_can() {
+        assert_eq!(names_of_binaries("/opt/eightfold-1", "/opt/eightfold-2"), ["eightfold-1", "eightfold-2"]);
+        assert_eq!(names_of_binaries("./old", "../new"), ["./old", "../new"]);
+        assert_eq!(names_of_binaries("/a/eightfold", "/b/eightfold"), ["/a/eightfold", "/b/eightfold"]);
     }
 }

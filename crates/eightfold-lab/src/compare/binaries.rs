@@ -23,7 +23,7 @@ pub struct Binaries<'a> {
     pub shape: &'a str,
     /// The problem.
     pub problem: Problem,
-    /// The binary that was there before, under the name that the user gave it.
+    /// The binary that was there before, under the name that the record has for it.
     pub baseline: (&'a str, &'a Path),
     /// The one that may be faster.
     pub candidate: (&'a str, &'a Path),
