@@ -103,7 +103,7 @@ __device__ inline void store_rows(const Attention& problem, const Work& work, co
 #pragma unroll
                 for (int i = 0; i < 4; ++i) words[i] = pack_output(output(4 * group + i, 0), output(4 * group + i, 1));
                 uint4 turned = turn_in_quad(words, quad);
-                if (row.exists) *reinterpret_cast<uint4*>(out + 32 * group) = turned;
+                store_global_16(out + 32 * group, turned, row.exists);
             }
         }
     }

@@ -1,4 +1,4 @@
-// Addresses and accesses of shared memory as the 32-bit numbers that the instructions take.
+// Addresses of shared memory, as the 32-bit numbers that the instructions take, and accesses of it and of global memory.
 #pragma once
 
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -18,6 +18,14 @@ __device__ inline float4 load_fresh_16(const float* address) {
                  : "l"(address)
                  : "memory");
     return values;
+}
+
+// st.global.v4: 16 bytes, if there is a place for them. The condition stays with the store: as a branch, the compiler may
+// take what was computed before into it, shuffles too.
+__device__ inline void store_global_16(void* address, uint4 words, bool exists) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(address),
+                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(static_cast<int>(exists))
+                 : "memory");
 }
 
 // ld.shared.v4: 16 bytes.

@@ -1,9 +1,11 @@
 //! Every stage of the hopper kernel.
 
 use crate::support::{compiler, count_of_draws, failures, problem, specialised};
+use eightfold::cuda::compile::Cubin;
 use eightfold::cuda::hopper::{ARCHS, STAGES, choose, draws};
 use eightfold::cuda::{Arch, Operands, Specialisation};
 use eightfold::{Accuracy, Fp8Format, Mask, OutputFormat, Problem, Shape};
+use object::{Object, ObjectSection};
 use std::collections::HashMap;
 
 #[test]
@@ -89,6 +91,38 @@ fn whatever_is_chosen_compiles_without_spills_or_loss() {
     }
     let failures = failures(compiler, jobs.into_iter().map(|(program, name)| (name, program, Arch::Sm90a)).collect());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Results of 16 bits change places within a quad before they are stored. Where the compiler makes a choice between words into
+/// two bodies of code, the lanes of a warp go different ways, and each shuffle gathers them first: one such costs as much as
+/// dozens of others, and kernels for few keys took twice as long.
+#[test]
+fn no_shuffle_gathers_a_parted_warp() {
+    let Some(compiler) = compiler() else { return };
+    let shapes = [(8, 32, 64), (8, 200, 128), (32, 256, 128), (8, 512, 64), (64, 4096, 128)];
+    let mut jobs = Vec::new();
+    for (heads, len, head_dim) in shapes {
+        for largest_code in [16.0, 448.0] {
+            let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap();
+            let problem = problem.with_output_format(OutputFormat::Bf16);
+            let mut operands = Operands::hoped(&problem);
+            operands.k.largest_code = largest_code;
+            let (config, _) = choose(&problem, &operands, 132);
+            jobs.push((operands.specialisation(&problem).program(config), Arch::Sm90a));
+        }
+    }
+    for ((program, _), cubin) in jobs.iter().zip(compiler.compile_all(&jobs)) {
+        assert_eq!(gathering_instructions(&cubin.unwrap()), 0, "{:?}", program.defines);
+    }
+}
+
+/// Instructions of machine code for Hopper that gather lanes of a warp before a shuffle.
+fn gathering_instructions(cubin: &Cubin) -> usize {
+    const WARPSYNC: u64 = 0x348; // in the lowest 12 of an instruction's 128 bits
+    let file = object::File::parse(&*cubin.image).unwrap();
+    let code = file.section_by_name(&format!(".text.{}", cubin.entry)).unwrap().data().unwrap();
+    let low = |instruction: &[u8]| u64::from_le_bytes(instruction[..8].try_into().unwrap());
+    code.chunks_exact(16).filter(|instruction| low(instruction) & 0xfff == WARPSYNC).count()
 }
 
 /// Knobs in combinations that no stage has. They may spill, which is for the gate to find, but must compile, and take the
