@@ -70,10 +70,12 @@ python=${PYTHON:-python3}
 kernels=${KERNELS:-ladder hopper}
 every_accuracy="--accuracy fast balanced exact-exp precise"
 # No stages, but what the plan picks for few keys: most plainly, for blocks in whole rounds and in pairs that bring V for each
-# other, and for blocks of two warpgroups.
+# other, for blocks of two warpgroups, and for codes of wide range.
 few_keys=hopper:fast,warpgroups=1,tile_keys=512,stages=1,promote=0,sums=registers,flight=4,launch=dependent,keys=at-once
 pairs=$few_keys,share=values,grid=rounds
 tall=${few_keys/warpgroups=1/warpgroups=2}
+wide=hopper:exact-exp,warpgroups=1,tile_keys=256,stages=1,promote=0,sums=registers,flight=2,launch=dependent,keys=at-once
+wide=$wide,scores=f32
 # From what a launch alone takes to what only the tensor cores do, and decoding.
 flagship_shapes="small mission mission_b2 long 4,16,4096,64 2,16,2048,128 4,16,4096,128 2,16,16384,128 1,32,4,1,8192,128"
 failed=0
@@ -253,13 +255,14 @@ sanitizer_program() {
 }
 
 # One tile, a tail, several tiles with a tail; the last stages of the ladder differ in what they do with each. Pairs of
-# blocks have an even number of tiles, and two warpgroups are for long rows.
+# blocks have an even number of tiles, two warpgroups are for long rows, and wide codes for fewer keys.
 shapes=(small 1,2,77,64 1,1,300,64)
 paired_shapes=(1,1,128,64 1,2,77,64 1,1,380,64)
 tall_shapes=(1,2,77,128 1,1,300,128)
+wide_shapes=(small 1,2,77,128 1,1,200,64)
 
 section_sanitizer() {
-    local program kernel stages stage variant watched tool name code line found
+    local program kernel stages stage variant watched output tool name code line found
     if ! program=$(sanitizer_program); then
         echo "compute-sanitizer is neither on the search path nor in a CUDA folder: install the CUDA toolkit"
         failed=1
@@ -271,14 +274,14 @@ section_sanitizer() {
         for stage in ${STAGES:-$("$eightfold" run --variant "$kernel:no-such-stage" 2>&1 | sed 's/.*valid: //; s/[),]//g')}; do
             stages+=" $kernel:$stage"
         done
-        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys hopper:pairs hopper:tall"
+        [ "$kernel" = hopper ] && [ -z "${STAGES:-}" ] && stages+=" hopper:few-keys hopper:pairs hopper:tall hopper:wide"
     done
     local tools=${TOOLS:-memcheck racecheck initcheck synccheck}
     {
         printf 'eightfold %s, commit %s\n' "$("$eightfold" --version | cut -d' ' -f2)" "$(git rev-parse HEAD 2>/dev/null)"
-        printf '%s, shapes %s; pairs %s; tall %s\n' "$("$program" --version | grep -i version | head -n 1)" "${shapes[*]}" \
-            "${paired_shapes[*]}" "${tall_shapes[*]}"
-        printf '%-28s' stage
+        printf '%s, shapes %s; pairs %s; tall %s; wide %s\n' "$("$program" --version | grep -i version | head -n 1)" \
+            "${shapes[*]}" "${paired_shapes[*]}" "${tall_shapes[*]}" "${wide_shapes[*]}"
+        printf '%-28s' 'stage, output'
         printf '%-14s' $tools
         printf '\n'
     } | tee "$out/sanitizer.txt"
@@ -288,33 +291,37 @@ section_sanitizer() {
         hopper:few-keys) variant=$few_keys ;;
         hopper:pairs) variant=$pairs watched=("${paired_shapes[@]}") ;;
         hopper:tall) variant=$tall watched=("${tall_shapes[@]}") ;;
+        hopper:wide) variant=$wide watched=("${wide_shapes[@]}") ;;
         esac
-        # Compiled and cached first: the tools need only watch the kernel.
-        "$eightfold" run --variant "$variant" --shape "${watched[@]}" --families gaussian --seeds 1 \
-            --out "$out/sanitized" >"$out/log/plain-${stage/:/-}.txt" 2>&1 || failed=1
-        # The tools side by side: each mostly waits for its own process to start.
-        for tool in $tools; do
-            name=$tool-${stage/:/-}
-            {
-                "$program" --tool "$tool" --error-exitcode 3 "$eightfold" run --variant "$variant" \
-                    --shape "${watched[@]}" --families gaussian --seeds 1 --out "$out/sanitized" >"$out/log/$name.txt" 2>&1
-                echo $? >"$out/log/$name.code"
-            } &
+        # Results of 16 bits are stored by other instructions.
+        for output in f32 bf16; do
+            local run=("$eightfold" run --variant "$variant" --shape "${watched[@]}" --output "$output" --families gaussian
+                --seeds 1 --out "$out/sanitized")
+            # Compiled and cached first: the tools need only watch the kernel.
+            "${run[@]}" >"$out/log/plain-${stage/:/-}-$output.txt" 2>&1 || failed=1
+            # The tools side by side: each mostly waits for its own process to start.
+            for tool in $tools; do
+                name=$tool-${stage/:/-}-$output
+                {
+                    "$program" --tool "$tool" --error-exitcode 3 "${run[@]}" >"$out/log/$name.txt" 2>&1
+                    echo $? >"$out/log/$name.code"
+                } &
+            done
+            wait
+            line=$(printf '%-28s' "$stage, $output")
+            for tool in $tools; do
+                name=$tool-${stage/:/-}-$output
+                code=$(cat "$out/log/$name.code")
+                found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
+                if [ "$code" -eq 0 ]; then
+                    line+=$(printf ' %-13s' "${found:-clean}")
+                else
+                    failed=1
+                    line+=$(printf ' %-13s' "${found:-exit} ($code)")
+                fi
+            done
+            printf '%s\n' "$line" | tee -a "$out/sanitizer.txt"
         done
-        wait
-        line=$(printf '%-28s' "$stage")
-        for tool in $tools; do
-            name=$tool-${stage/:/-}
-            code=$(cat "$out/log/$name.code")
-            found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/log/$name.txt" | tail -n 1 | grep -oE '[0-9]+ (errors?|hazards?)' | head -n 1)
-            if [ "$code" -eq 0 ]; then
-                line+=$(printf ' %-13s' "${found:-clean}")
-            else
-                failed=1
-                line+=$(printf ' %-13s' "${found:-exit} ($code)")
-            fi
-        done
-        printf '%s\n' "$line" | tee -a "$out/sanitizer.txt"
     done
 }
 

@@ -156,7 +156,7 @@ const FEW_KEYS: [(usize, usize); 9] =
 const MORE_KEYS: [(usize, usize); 5] = [(300, 70), (512, 512), (17, 384), (511, 511), (100, 257)];
 
 /// Every way in which few keys can lie in their tile: none missing, one, almost all; more and fewer queries than keys;
-/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score.
+/// packed heads; rows that see nothing; every accuracy, both head dims, either kind of score and of output.
 #[test]
 fn all_keys_at_once_compute_attention() {
     compute_at_once(&FEW_KEYS, Mask::None);
@@ -198,6 +198,9 @@ fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
                 let outputs = [(); 2].map(|()| run(&problem, config, &inputs));
                 assert_close(&outputs[0], &expected, tolerance(&config), &what);
                 assert_eq!(outputs[0], outputs[1], "{what} differs from run to run");
+                let rounded = problem.with_output_format(OutputFormat::Bf16);
+                let rounded = run(&rounded, config, &inputs);
+                assert_close(&rounded, &expected, tolerance(&config), &format!("{what} in bf16"));
                 if config.keys == Keys::AtOnce && matches!(accuracy, Accuracy::Fast | Accuracy::Precise) {
                     compute_as_alone(&problem, config, &inputs, &outputs[0], &expected);
                 }

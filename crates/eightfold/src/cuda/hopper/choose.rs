@@ -107,17 +107,16 @@ fn all_at_once(
     let flight = if tile_keys == 64 { 2 } else { 4 };
     let config = Config { tile_keys, stages: 1, flight, keys: Keys::AtOnce, ..short };
     config.check_scales(operands).ok()?;
-    let units = tiles_of_queries(problem, &config);
-    let rounds = units.div_ceil(multiprocessors);
-    if !is_narrow(problem, operands) && (tile_keys > 256 || rounds > 2) {
-        // Scores in f32 take twice the registers: there is no room for 512, and for few blocks at a time.
+    if !is_narrow(problem, operands) && tile_keys > 256 {
+        // Scores in f32 take twice the registers: there is no room for more.
         return None;
     }
+    let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
     if tile_keys * head_dim <= MOST_PAIRED_CODES {
         // With more rounds the streamed kernel, which reads K and V less often, catches up; not where most of its tiles of
         // keys would be empty.
         let pays = rounds <= 4 || key_len <= 128;
-        return pays.then(|| in_rounds(config, problem, units, multiprocessors));
+        return pays.then(|| in_rounds(config, problem, operands, multiprocessors));
     }
     // A multiprocessor has room for one block. Under the mask streamed keys that no query of a tile sees are skipped, which
     // soon is worth more.
@@ -132,12 +131,14 @@ fn all_at_once(
 
 /// The same with as many blocks for every multiprocessor, where two launches find room together, and V for two blocks of a
 /// head together where it has such.
-fn in_rounds(config: Config, problem: &Problem, units: usize, multiprocessors: usize) -> (Config, &'static str) {
+fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, &'static str) {
+    let units = tiles_of_queries(problem, &config);
     let rounds = units.div_ceil(multiprocessors);
     let codes = config.tile_keys * problem.shape().head_dim;
     let have_room = match rounds {
         1 => 2 * units > multiprocessors,
-        2 => config.tile_keys > 128 && codes <= MOST_PAIRED_CODES / 2,
+        // Four blocks to a multiprocessor, of which scores in f32 would fill the registers.
+        2 => config.tile_keys > 128 && codes <= MOST_PAIRED_CODES / 2 && is_narrow(problem, operands),
         _ => false,
     };
     if !have_room {
@@ -208,6 +209,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         ("fast, many keys".into(), chosen(long, Accuracy::Fast, SMALL_CODES)),
         ("exact-exp, many keys".into(), chosen(long, Accuracy::ExactExp, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
+        ("fast, wide codes, few keys".into(), chosen(Shape::new(1, 8, 256, head_dim), Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
         ("fast, storing beside".into(), Some(Config { store: Store::Beside, flight: 2, ..fast })),
     ]);
@@ -330,13 +332,19 @@ mod tests {
         let (config, reason) = choose(&problem, &operands, 132);
         assert_eq!((config.scores, config.linear, config.weights), (Scores::F32, 0, Weights::Fp8));
         assert!(reason.contains("may not fit f16"), "{reason}");
-        let keys = |heads| {
-            let problem = Problem::new(Shape::new(1, heads, 256, 128)).unwrap();
+        let wide = |heads, len| {
+            let problem = Problem::new(Shape::new(1, heads, len, 64)).unwrap();
             let mut operands = Operands::hoped(&problem);
             operands.q.largest_code = 448.0;
-            choose(&problem, &operands, 132).0.keys
+            let config = choose(&problem, &operands, 132).0;
+            (config.keys, config.grid)
         };
-        assert_eq!([66, 67].map(keys), [Keys::AtOnce, Keys::Streamed], "f32 scores leave room for few blocks");
+        assert_eq!(
+            [256, 257].map(|len| wide(8, len).0),
+            [Keys::AtOnce, Keys::Streamed],
+            "f32 scores fill the registers"
+        );
+        assert_eq!([32, 34].map(|heads| wide(heads, 256)), [Grid::Rounds, Grid::Work].map(|grid| (Keys::AtOnce, grid)));
         let e5m2 = problem.with_input_format(Fp8Format::E5m2);
         assert_eq!(choose(&e5m2, &Operands::hoped(&e5m2), 132).0.scores, Scores::F32);
     }
