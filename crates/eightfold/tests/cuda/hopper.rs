@@ -1,6 +1,7 @@
-//! The hopper kernel against the float64 reference, on a device that it is for.
+//! The hopper kernel against the float64 reference, on a device that it is for. Most of the time goes into compiling, so cases
+//! run side by side.
 
-use crate::support::{device, gaussian, relative_l2, small_tensors, tensors};
+use crate::support::{device, gaussian, relative_l2, small_tensors, tensors, watched};
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::hopper::{Config, Grid, Keys, Prepared, STAGES, Share, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
@@ -11,6 +12,7 @@ use eightfold::{
     Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Plan, Problem, Result,
     Shape, Variant, reference,
 };
+use rayon::prelude::*;
 
 /// A device that the kernel is for.
 fn hopper() -> Option<(Device, Stream)> {
@@ -38,7 +40,8 @@ fn run(problem: &Problem, config: Config, inputs: &[Fp8Tensor; 3]) -> Output {
 fn try_run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Result<Output> {
     let mut output = Output::zeros(problem);
     output.poison();
-    Plan::with_variant(problem, Variant::Hopper(config))?.run(q, k, v, &mut output)?;
+    let plan = Plan::with_variant(problem, Variant::Hopper(config))?;
+    watched(&format!("{config} {problem} {:?}", problem.output_format()), || plan.run(q, k, v, &mut output))?;
     Ok(output)
 }
 
@@ -70,19 +73,18 @@ fn every_stage_computes_attention() {
     if hopper().is_none() {
         return;
     }
-    for shape in odd_shapes() {
-        for causal in [false, true] {
-            let problem = Problem::new(shape).unwrap().with_lse(true);
-            let problem = if causal { problem.causal() } else { problem };
+    odd_shapes().into_par_iter().for_each(|shape| {
+        for mask in [Mask::None, Mask::Causal] {
+            let problem = Problem::new(shape).unwrap().with_lse(true).with_mask(mask);
             let inputs = small_tensors(&problem, 120);
             let expected = expected(&problem, &inputs);
-            for stage in STAGES {
-                let config = stage.at(shape.head_dim, problem.mask());
+            STAGES.par_iter().for_each(|stage| {
+                let config = stage.at(shape.head_dim, mask);
                 let what = format!("{} {problem}", stage.name);
                 assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
-            }
+            });
         }
-    }
+    });
 }
 
 /// More causal tiles than multiprocessors, which a list of each block's deals out; `attention_on` has none, and deals them
@@ -141,14 +143,15 @@ fn configs_drawn_at_random_compute_attention() {
     let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
         config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok()
     };
-    for (config, (problem, inputs, expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
+    let drawn: Vec<_> = draws(3).zip(prepared.iter().cycle()).filter(suits).take(count).collect();
+    drawn.into_par_iter().for_each(|(config, (problem, inputs, expected))| {
         let what = format!("{config} {problem}");
         match try_run(problem, config, inputs) {
             Ok(output) => assert_close(&output, expected, tolerance(&config), &what),
             // How many keys a block sums is known when the device is: too many for promote=0 are refused then.
             Err(error) => assert!(error.to_string().starts_with("promote: "), "{what}: {error}"),
         }
-    }
+    });
 }
 
 const FEW_KEYS: [(usize, usize); 9] =
@@ -181,7 +184,7 @@ fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
     if hopper().is_none() {
         return;
     }
-    for (index, (query_len, key_len)) in lengths.iter().copied().enumerate() {
+    lengths.par_iter().copied().enumerate().for_each(|(index, (query_len, key_len))| {
         let head_dim = [64, 128][index % 2];
         let shape = Shape { query_heads: 4, kv_heads: 2, query_len, key_len, ..Shape::new(2, 4, 1, head_dim) };
         let problem = Problem::new(shape).unwrap().with_lse(true).with_mask(mask);
@@ -191,7 +194,7 @@ fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
             let expected = expected(&problem, &inputs);
             let [q, k, v] = &inputs;
             let operands = Operands::of_host(q, k, v);
-            for accuracy in accuracies {
+            accuracies.par_iter().for_each(|accuracy| {
                 let (config, _) = choose(&problem.with_accuracy(*accuracy), &operands, 132);
                 let what = format!("{config} {problem}");
                 assert!(config.keys == Keys::AtOnce || key_len > 256, "{what}");
@@ -204,9 +207,9 @@ fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
                 if config.keys == Keys::AtOnce && matches!(accuracy, Accuracy::Fast | Accuracy::Precise) {
                     compute_as_alone(&problem, config, &inputs, &outputs[0], &expected);
                 }
-            }
+            });
         }
-    }
+    });
 }
 
 /// Blocks that bring V for each other, blocks among others without work and blocks of two warpgroups compute the same bits
@@ -279,7 +282,7 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
     if hopper().is_none() {
         return;
     }
-    for (head_dim, len) in [(64, 700), (128, 700), (64, 250), (128, 256)] {
+    [(64, 700), (128, 700), (64, 250), (128, 256)].into_par_iter().for_each(|(head_dim, len)| {
         let problem = Problem::new(Shape::new(2, 2, len, head_dim)).unwrap();
         let dims = problem.shape().key_dims();
         for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 256 }] {
@@ -300,12 +303,13 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
             let [q, k, v] = &inputs;
             let (chosen, _) = choose(&problem, &Operands::of_host(q, k, v), 132);
             assert_eq!(chosen.keys == Keys::AtOnce, len <= 512, "{chosen} {granularity}");
-            for config in STAGES.iter().map(|stage| stage.at(head_dim, problem.mask())).chain([chosen]) {
+            let stages = STAGES.par_iter().map(|stage| stage.at(head_dim, problem.mask()));
+            stages.chain([chosen]).for_each(|config| {
                 let what = format!("{config} {problem} {granularity}");
                 assert_close(&run(&problem, config, &inputs), &expected, tolerance(&config), &what);
-            }
+            });
         }
-    }
+    });
 }
 
 #[test]
