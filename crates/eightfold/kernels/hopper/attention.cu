@@ -17,7 +17,7 @@
 // by length.
 __device__ inline int place_of(const Attention& problem, int round) {
     if constexpr (CAUSAL && !SPLIT_KEYS && WARPGROUPS > 1) {
-        if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);
+        if (problem.places) return load_here(problem.places + blockIdx.x * problem.listed + round);
     }
     int block = CAUSAL && round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     int place = round * gridDim.x + block;

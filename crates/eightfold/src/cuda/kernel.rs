@@ -32,17 +32,17 @@ impl Kernel {
             return Ok(kernel.clone());
         }
         // Compiling may take a second: meanwhile others may look. If two compile the same, the first to end is kept.
-        let kernel = Arc::new(Kernel::load(device, program, arch)?);
+        let compiled = Arc::new(Kernel::load(device, program, arch)?);
         let mut loaded = loaded();
-        let idle = if loaded.len() >= MOST_IDLE {
+        let idle: Vec<_> = if loaded.len() >= MOST_IDLE {
             loaded.extract_if(|_, kernel| Arc::strong_count(kernel) == 1).collect()
         } else {
             Vec::new()
         };
-        let kernel = loaded.entry(key).or_insert(kernel).clone();
+        let kernel = loaded.entry(key).or_insert_with(|| compiled.clone()).clone();
         drop(loaded);
         // Unloading waits for the device, so it is done without the lock.
-        drop(idle);
+        drop((idle, compiled));
         Ok(kernel)
     }
 

@@ -7,6 +7,8 @@ use eightfold::cuda::{Arch, Operands, Specialisation};
 use eightfold::{Accuracy, Fp8Format, Mask, OutputFormat, Problem, Shape};
 use object::{Object, ObjectSection};
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 
 #[test]
 fn every_stage_compiles_without_spills_or_loss() {
@@ -113,6 +115,22 @@ fn no_shuffle_gathers_a_parted_warp() {
     }
     for ((program, _), cubin) in jobs.iter().zip(compiler.compile_all(&jobs)) {
         assert_eq!(gathering_instructions(&cubin.unwrap()), 0, "{:?}", program.defines);
+    }
+}
+
+/// A launch may start before the last one has ended, and then waits for it before it reads anything. Loads through the
+/// read-only cache are moved before that wait, since to the compiler nothing can change what they read.
+#[test]
+fn nothing_is_read_through_the_read_only_cache() {
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    for folder in ["hopper", "ptx"] {
+        for file in fs::read_dir(kernels.join(folder)).unwrap() {
+            let path = file.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            for load in ["__ldg", "global.nc", "__restrict__"] {
+                assert!(!text.contains(load), "{} has {load}", path.display());
+            }
+        }
     }
 }
 
