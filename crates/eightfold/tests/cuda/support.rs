@@ -4,7 +4,7 @@ use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Fp8Format, Fp8Tensor, Layout, Problem};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,32 +31,47 @@ pub fn device() -> Option<(Device, Stream)> {
 /// What work on the device may take, compiling included, before it counts as never ending.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Does some work on the device. If it never ends, the process does, and says what was under way, the oldest first: launches
-/// that wait in the same stream never end either.
+/// Work on the device that has begun and not ended, the oldest first.
+static UNDER_WAY: Mutex<Vec<(Instant, String)>> = Mutex::new(Vec::new());
+
+fn under_way() -> MutexGuard<'static, Vec<(Instant, String)>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends when it is dropped, also where work panics.
+struct Begun((Instant, String));
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        under_way().retain(|other| *other != self.0);
+    }
+}
+
+/// Does some work on the device. If it never ends, the process does, and says what was under way: launches that wait in the
+/// same stream never end either.
 pub fn watched<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    static UNDER_WAY: Mutex<Vec<(Instant, String)>> = Mutex::new(Vec::new());
     static WATCH: Once = Once::new();
-    let under_way = || UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
     WATCH.call_once(|| {
-        thread::spawn(move || {
-            loop {
-                thread::sleep(Duration::from_secs(1));
-                let under_way = under_way();
-                if under_way.first().is_some_and(|(start, _)| start.elapsed() > PATIENCE) {
-                    eprintln!("work on the device does not end; under way are");
-                    for (start, what) in under_way.iter() {
-                        eprintln!("  for {:.1} s: {what}", start.elapsed().as_secs_f32());
-                    }
-                    std::process::exit(101);
-                }
-            }
-        });
+        thread::spawn(end_if_work_does_not);
     });
     let entry = (Instant::now(), what.to_string());
     under_way().push(entry.clone());
-    let result = work();
-    under_way().retain(|other| *other != entry);
-    result
+    let _begun = Begun(entry);
+    work()
+}
+
+fn end_if_work_does_not() {
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let under_way = under_way();
+        if under_way.first().is_some_and(|(start, _)| start.elapsed() > PATIENCE) {
+            eprintln!("work on the device does not end; under way are");
+            for (start, what) in under_way.iter() {
+                eprintln!("  for {:.1} s: {what}", start.elapsed().as_secs_f32());
+            }
+            std::process::exit(101);
+        }
+    }
 }
 
 /// Values of N(0, 1), near enough: the sum of twelve uniform numbers.
