@@ -57,6 +57,7 @@ static_assert(!SHARE_VALUES || (KEYS_AT_ONCE && !CAUSAL), "blocks that share see
 static_assert(!SHARE_VALUES || VALUE_BOXES >= PAIR, "each brings something");
 static_assert(!IN_ROUNDS || (KEYS_AT_ONCE && DEPENDENT), "places are held for the next launch");
 static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");
+static_assert(!STORE_BESIDE || !SPLIT_KEYS, "a warpgroup that has begun would hold keys while it waits for the others");
 static_assert(!STORE_BESIDE || FLIGHT <= 2, "beside a product of the next tile the compiler loses sight of more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");

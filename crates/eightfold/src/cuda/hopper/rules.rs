@@ -81,6 +81,14 @@ impl Config {
                 "set warpgroups=2 or 3, or store=alone",
             ));
         }
+        if self.store == Store::Beside && self.split_keys == SplitKeys::On {
+            return Err(Error::invalid(
+                "store",
+                "warpgroups meet to store parts of split keys, and one that has begun its next tile may hold the keys that \
+                 another needs to get there",
+                "set split_keys=off, or store=alone",
+            ));
+        }
         if self.store == Store::Beside && self.flight > 2 {
             return Err(Error::invalid(
                 "flight",
@@ -293,6 +301,7 @@ mod tests {
             ("fast,tile_keys=512", "tile_keys"),
             ("fast,tile_keys=64,flight=4", "flight"),
             ("fast,warpgroups=1,store=beside", "store"),
+            ("fast,store=beside,flight=2,split_keys=on", "store"),
             ("fast,share=values", "share"),
             ("fast,launch=dependent,grid=rounds", "grid"),
             ("fast,store=beside,flight=4", "flight"),
