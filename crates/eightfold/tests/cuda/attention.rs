@@ -1,9 +1,9 @@
 //! The ladder's stages against the float64 reference, through the plan and directly.
 
 use crate::support::{device, gaussian, relative_l2, tensors};
-use eightfold::cuda::attention_on;
 use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
+use eightfold::cuda::{attention_on, hopper};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
 use eightfold::{
@@ -82,15 +82,14 @@ fn configs_drawn_at_random_compute_attention() {
 
 #[test]
 fn the_short_way_takes_the_device() {
-    if device().is_none() {
-        return;
-    }
+    let Some((device, _)) = device() else { return };
+    let kernel = if hopper::target(device.arch()).is_ok() { "hopper" } else { "ladder" };
     let problem = Problem::new(Shape::new(1, 2, 130, 64)).unwrap().causal();
-    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "ladder");
+    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), kernel);
     let inputs = tensors(&problem, 21);
     let problem = problem.with_accuracy(Accuracy::Precise);
     let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
-    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.005);
 }
 
 #[test]
@@ -105,7 +104,7 @@ fn scales_that_do_not_suit_the_tiles_go_to_the_cpu_unless_the_variant_was_named(
         [30, 31, 32].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
     let [q, k, v] = &inputs;
     let output = eightfold::attention(&problem, q, k, v).unwrap();
-    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.005);
     let plan = Plan::with_variant(&problem, Variant::Ladder(Config::default())).unwrap();
     let error = plan.run(q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
     assert!(error.starts_with("k scales: a scale for every 10 rows changes within a tile"), "{error}");
