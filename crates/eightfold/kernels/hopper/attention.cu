@@ -14,10 +14,11 @@
 
 // The place of the block's unit of work in a round, less than zero where there is none: as the host lists them
 // (`src/cuda/hopper/launch/order.rs`), or dealt out in rounds, every other one backwards, since causal units are ordered
-// by length.
+// by length. The list is complete before the launch is made, so that the compiler may move its loads before the wait for
+// the launch before.
 __device__ inline int place_of(const Attention& problem, int round) {
     if constexpr (CAUSAL && !SPLIT_KEYS && WARPGROUPS > 1) {
-        if (problem.places) return load_here(problem.places + blockIdx.x * problem.listed + round);
+        if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);
     }
     int block = CAUSAL && round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     int place = round * gridDim.x + block;
@@ -45,17 +46,17 @@ struct Attend : Tile {
           shared(shared),
           warpgroup(same_in_warp(thread / WARPGROUP)) {}
 
-    __device__ void run(int place) {
+    __device__ void run() {
+        int place = place_of(problem, 0);
         if (place < 0) return;
         work = Work(problem, place);
         begin(true);
         for (;;) {
             attend();
-            place = place_of(problem, round + 1);  // is on its way while this tile ends
             float scale = finish();
             Work done = work;
             if constexpr (!STORE_BESIDE) store(done, scale);
-            ++round;
+            place = place_of(problem, ++round);
             if (!STORE_BESIDE && place < 0) return;
             work = Work(problem, max(place, 0));
             begin(place >= 0);
@@ -267,11 +268,11 @@ struct Attend : Tile {
 };
 
 template <typename Producer>
-__device__ inline void produce_all(const Attention& problem, int place, Producer producer) {
-    for (int round = 1; place >= 0; ++round) {
-        int next = place_of(problem, round);
+__device__ inline void produce_all(const Attention& problem, Producer producer) {
+    for (int round = 0;; ++round) {
+        int place = place_of(problem, round);
+        if (place < 0) return;
         producer.produce(Work(problem, place));
-        place = next;
     }
 }
 
@@ -281,8 +282,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
     extern __shared__ __align__(1024) char memory[];
     Shared shared{shared_address(memory)};
     if constexpr (DEPENDENT) let_next_launch_start();
-    // The host's list was there before the launch was made, so that it need not wait for the one before.
-    int place = place_of(problem, 0);
     if (threadIdx.x >= COMPUTING) {
         int warp = (threadIdx.x - COMPUTING) / 32;
         bool leads = threadIdx.x % 32 == 0;
@@ -298,9 +297,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if constexpr (WARPGROUPS > 1) give_up_registers<PRODUCER_REGISTERS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (leads && warp == 0) {
-            produce_all(problem, place, KeyProducer{problem, shared});
+            produce_all(problem, KeyProducer{problem, shared});
         } else if (leads && warp == 1) {
-            produce_all(problem, place, ValueProducer{problem, shared});
+            produce_all(problem, ValueProducer{problem, shared});
         }
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
@@ -308,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
-        Attend(problem, shared, threadIdx.x).run(place);
+        Attend(problem, shared, threadIdx.x).run();
         if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

@@ -5,13 +5,6 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// ld.global, where it stands: never before a wait that comes first, as a load through the read-only cache may be.
-__device__ inline int load_here(const int* address) {
-    int value;
-    asm volatile("ld.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-    return value;
-}
-
 // ld.global.cg: 8 or 16 bytes from where all multiprocessors meet, past this one's own cache.
 __device__ inline float2 load_fresh_8(const float* address) {
     float2 values;

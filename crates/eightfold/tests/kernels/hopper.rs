@@ -118,20 +118,17 @@ fn no_shuffle_gathers_a_parted_warp() {
     }
 }
 
-/// A launch may start before the last one has ended, and then waits for it before it reads anything. Loads through the
-/// read-only cache are moved before that wait, since to the compiler nothing can change what they read.
+/// A launch may start before the last one has ended, and then waits for it before it reads what that one may have written.
+/// Loads through the read-only cache are moved before the wait, since to the compiler nothing can change what they read: they
+/// are for the list of causal tiles alone, which is complete before the launch is made.
 #[test]
-fn nothing_is_read_through_the_read_only_cache() {
+fn nothing_that_a_launch_writes_is_read_through_the_read_only_cache() {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    for folder in ["hopper", "ptx"] {
-        for file in fs::read_dir(kernels.join(folder)).unwrap() {
-            let path = file.unwrap().path();
-            let text = fs::read_to_string(&path).unwrap();
-            for load in ["__ldg", "global.nc", "__restrict__"] {
-                assert!(!text.contains(load), "{} has {load}", path.display());
-            }
-        }
-    }
+    let files = ["hopper", "ptx"].into_iter().flat_map(|folder| fs::read_dir(kernels.join(folder)).unwrap());
+    let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect::<String>();
+    let through_the_cache = |line: &&str| ["__ldg", "global.nc", "__restrict__"].iter().any(|load| line.contains(load));
+    let lines: Vec<_> = texts.lines().filter(through_the_cache).map(str::trim).collect();
+    assert_eq!(lines, ["if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);"]);
 }
 
 /// Instructions of machine code for Hopper that gather lanes of a warp before a shuffle.

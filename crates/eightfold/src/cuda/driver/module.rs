@@ -123,7 +123,7 @@ impl Function {
     }
 
     /// The same, but blocks may start before the launch before is done: the kernel itself waits for it
-    /// (`griddepcontrol.wait`) before it touches memory.
+    /// (`griddepcontrol.wait`) before it touches memory that another launch may write or read.
     ///
     /// # Safety
     /// As for [`Function::launch`], and the kernel must wait.
