@@ -7,6 +7,7 @@
 # (OUT/log); a short table of each section is printed.
 # SECTIONs, all of them unless some are named:
 #   doctor         what this machine has
+#   tests          the tests of the CUDA backend, none of which may be skipped here
 #   build          every stage compiled by NVRTC and, beside it, by nvcc
 #   run            the gates for every stage and for what the plan picks, standard shapes, both masks
 #   odd            the gates for every stage on sizes that divide nothing
@@ -23,6 +24,7 @@
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
+#   TESTS      their binary, which `cargo test --release -p eightfold --test cuda --no-run` names [default: built and run by cargo]
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
@@ -43,7 +45,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor build run odd ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
+all="doctor tests build run odd ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -57,6 +59,7 @@ done
 
 # A relative path is meant from where the script was called.
 [ -n "${EIGHTFOLD:-}" ] && EIGHTFOLD=$(realpath -m "$EIGHTFOLD")
+tests=${TESTS:+$(realpath -m "$TESTS")}
 cd "$(dirname "$0")/.." || exit 2
 eightfold=${EIGHTFOLD:-$PWD/target/release/eightfold}
 if [ ! -x "$eightfold" ]; then
@@ -110,6 +113,20 @@ troubles() {
 section_doctor() {
     job doctor "$eightfold" doctor --python "$python" --out "$out/records"
     grep -E '^[+-] (GPU|NVRTC|PyTorch|ncu|compute-sanitizer)' "$out/log/doctor.txt" | cut -c1-160
+}
+
+section_tests() {
+    local program=(cargo test --release -p eightfold --test cuda --)
+    if [ -n "$tests" ]; then
+        program=("$tests")
+    elif ! command -v cargo >/dev/null; then
+        echo "there is no cargo to build them: name their binary, built elsewhere, by TESTS"
+        failed=1
+        return
+    fi
+    job tests env EIGHTFOLD_REQUIRE_DEVICE=1 "${program[@]}" ||
+        grep -hE 'panicked|^  for ' "$out/log/tests.txt" "$out/log/tests.err" | cut -c1-160 | head -n 20
+    grep -E '^test result' "$out/log/tests.txt"
 }
 
 section_build() {
