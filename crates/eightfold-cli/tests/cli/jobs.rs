@@ -15,7 +15,7 @@ fn record(place: &Place) -> Record {
 #[test]
 fn the_ladder_gates_and_times_every_stage() {
     let place = Place::new();
-    let text = place.succeed("--shape 1,2,40,16 2,2,1,24,24,8 --threads 1");
+    let text = place.succeed("--kernel cpu --shape 1,2,40,16 2,2,1,24,24,8 --threads 1");
     let record = record(&place);
     assert_eq!((record.kind, record.groups.len(), record.provenance.threads), (Kind::Ladder, 2, 1));
     for group in &record.groups {
@@ -151,7 +151,7 @@ fn impossible_gates(place: &Place) {
 
 #[test]
 fn a_failed_gate_exits_with_1_and_its_timing_is_inadmissible() {
-    for job in ["", "run --variant cpu:baseline", "bench --variant cpu:baseline --iterations 3"] {
+    for job in ["--kernel cpu", "run --variant cpu:baseline", "bench --variant cpu:baseline --iterations 3"] {
         let place = Place::new();
         impossible_gates(&place);
         let output = place.run(&format!("{job} --shape 1,1,16,8 --gates gates.toml"));
