@@ -11,6 +11,8 @@
 #   build          every stage compiled by NVRTC and, beside it, by nvcc
 #   run            the gates for every stage and for what the plan picks, standard shapes, both masks
 #   odd            the gates for every stage on sizes that divide nothing
+#   many-keys      the gates for every stage of the hopper kernel, and for what the plan picks, on 4096 to 131072 keys and V of
+#                  mean 1, where sums that lose small terms go wrong
 #   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench          what the plan picks, both masks, beside PyTorch's four backends
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
@@ -45,7 +47,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor tests build run odd ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
+all="doctor tests build run odd many-keys ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -155,6 +157,17 @@ section_odd() {
     for kernel in $kernels; do
         job "odd-$kernel" "$eightfold" run --kernel "$kernel" --odd --out "$out/records" || troubles "odd-$kernel"
     done
+}
+
+section_many-keys() {
+    local len shapes=
+    for len in 4096 16384 65536 131072; do
+        shapes+=" 1,2,2,192,$len,64 1,2,2,192,$len,128"
+    done
+    job many-keys-stages "$eightfold" run --kernel hopper --shape $shapes --families biased-v --out "$out/records" ||
+        troubles many-keys-stages
+    job many-keys-plan "$eightfold" run $every_accuracy --shape $shapes --families biased-v gaussian --out "$out/records" ||
+        troubles many-keys-plan
 }
 
 section_ladder() {
