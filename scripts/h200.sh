@@ -167,8 +167,8 @@ section_many-keys() {
     job many-keys-stages "$eightfold" run --kernel hopper --shape $shapes --families biased-v --out "$out/records" ||
         troubles many-keys-stages
     # Blocks share the keys of these, but not of the last.
-    job many-keys-plan "$eightfold" run $every_accuracy --shape $shapes 1,24,24,192,65536,64 --families biased-v gaussian --out "$out/records" ||
-        troubles many-keys-plan
+    job many-keys-plan "$eightfold" run $every_accuracy --shape $shapes 1,24,24,192,65536,64 --families biased-v gaussian \
+        --out "$out/records" || troubles many-keys-plan
 }
 
 section_ladder() {

@@ -320,9 +320,9 @@ fn a_mutator_that_babbles_hangs_or_floods_is_an_outcome() {
 fn what_is_installed_is_explained_and_can_be_turned_off() {
     let place = Place::new();
     let explain = |plans: &str| {
-        let mut command = Command::new(cargo_bin("eightfold"));
-        command.args(["explain", "--shape", "mission"]).env("EIGHTFOLD_PLANS", plans).env("EIGHTFOLD_DEVICE", "cpu");
-        String::from_utf8(command.current_dir(place.path()).output().unwrap().stdout).unwrap()
+        let mut command = place.command("explain --shape mission");
+        command.env("EIGHTFOLD_PLANS", plans).env("EIGHTFOLD_DEVICE", "cpu");
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
     let plain = explain("off");
     let choice = eightfold::installed::Installed {

@@ -24,10 +24,16 @@ impl Place {
         self.path().join(name)
     }
 
-    /// Runs `eightfold` here; the arguments are split at blanks.
-    pub fn run(&self, arguments: &str) -> Output {
+    /// `eightfold`, to be run here; the arguments are split at blanks.
+    pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::cargo_bin("eightfold").unwrap();
-        command.current_dir(self.path()).args(arguments.split_whitespace()).output().unwrap()
+        command.current_dir(self.path()).args(arguments.split_whitespace());
+        command
+    }
+
+    /// Runs it.
+    pub fn run(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     /// Runs `eightfold` here, expects success, returns standard output.

@@ -469,6 +469,12 @@ mod tests {
         let mut depth = |best| match bench.examine(&request("cpu:lanes", best)).fate {
             Fate::Measured { timing, speed_up, p50_us } => {
                 assert!(speed_up > 0.0 && p50_us > 0.0);
+                let suits = match timing {
+                    Depth::Pilot => speed_up < HOPELESS * best,
+                    Depth::Quick => speed_up < CONTENDER * best,
+                    Depth::Full => true,
+                };
+                assert!(suits, "{timing:?} ended at {speed_up} of {best}");
                 timing
             }
             other => panic!("{other}"),

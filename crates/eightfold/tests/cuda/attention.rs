@@ -89,7 +89,7 @@ fn the_short_way_takes_the_device() {
     let inputs = tensors(&problem, 21);
     let problem = problem.with_accuracy(Accuracy::Precise);
     let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
-    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.005);
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn scales_that_do_not_suit_the_tiles_go_to_the_cpu_unless_the_variant_was_named(
         [30, 31, 32].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
     let [q, k, v] = &inputs;
     let output = eightfold::attention(&problem, q, k, v).unwrap();
-    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.005);
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
     let plan = Plan::with_variant(&problem, Variant::Ladder(Config::default())).unwrap();
     let error = plan.run(q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
     assert!(error.starts_with("k scales: a scale for every 10 rows changes within a tile"), "{error}");
