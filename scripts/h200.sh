@@ -13,6 +13,7 @@
 #   odd            the gates for every stage on sizes that divide nothing
 #   many-keys      the gates for every stage of the hopper kernel, and for what the plan picks, on 4096 to 131072 keys and V of
 #                  mean 1, where sums that lose small terms go wrong
+#   few-heads      the gates for what the plan picks on Gaussian inputs of eight seeds, where errors vary most from inputs to inputs
 #   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench          what the plan picks, both masks, beside PyTorch's four backends
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
@@ -47,7 +48,7 @@ fi
 mkdir -p "$1/records" "$1/log" || exit 2
 out=$(cd "$1" && pwd)
 shift
-all="doctor tests build run odd many-keys ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
+all="doctor tests build run odd many-keys few-heads ladder bench flagship optimisations quantizer profile plant evolve sanitizer"
 sections=${*:-$all}
 for section in $sections; do
     case " $all " in
@@ -169,6 +170,12 @@ section_many-keys() {
     # Blocks share the keys of these, but not of the last.
     job many-keys-plan "$eightfold" run $every_accuracy --shape $shapes 1,24,24,192,65536,64 --families biased-v gaussian \
         --out "$out/records" || troubles many-keys-plan
+}
+
+section_few-heads() {
+    job few-heads "$eightfold" run $every_accuracy --families gaussian --seeds 1 2 3 4 5 6 7 8 --out "$out/records" --shape \
+        1,1,512,64 1,1,1024,64 1,2,2048,64 1,4,4096,64 1,1,4096,128 1,2,8192,64 1,2,8192,128 1,8,16384,64 1,2,65536,128 ||
+        troubles few-heads
 }
 
 section_ladder() {

@@ -447,6 +447,7 @@ fn check_sections(text: &str, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eightfold::Accuracy;
 
     /// The error after one replacement in the embedded file.
     fn error_after(from: &str, to: &str) -> String {
@@ -474,6 +475,15 @@ mod tests {
         assert_eq!(gaussian("cpu:numbers=i16,simd=portable"), 3e-4);
         for family in Family::ALL {
             assert!(thresholds.correctness.tolerance.i16.relative_l2(Some(*family), 512) <= 3e-3);
+        }
+    }
+
+    #[test]
+    fn accuracies_are_held_to_their_word() {
+        let thresholds = Thresholds::embedded();
+        for accuracy in Accuracy::ALL {
+            let tolerance = thresholds.tolerance(&format!("hopper:{accuracy}").parse().unwrap());
+            assert_eq!(tolerance.relative_l2(Some(Family::Gaussian), 512), accuracy.within(), "{accuracy}");
         }
     }
 

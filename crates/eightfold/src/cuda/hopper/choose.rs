@@ -1,6 +1,7 @@
 //! Which config for which problem: a table with reasons.
 
 use super::config::{Config, Grid, Keys, Launch, Order, Scores, Share, SplitKeys, Store, Sums, Weights};
+use super::even::evened_out;
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
 use super::stages;
@@ -11,13 +12,6 @@ use crate::tensor::Fp8Format;
 
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
 const MANY_KEYS: usize = 1024;
-
-/// Keys that the middle query sees beyond which weights of one kind would err by more than their accuracy allows: on
-/// Gaussian inputs of 16384 keys, linear exponentials by 3.11 %, and exact ones, rounded to FP8, by 2.63 %.
-const MOST_ALIKE_KEYS: usize = 8192;
-
-/// The same for weights of two kinds: errors grow on, slowly, and where there are few heads they vary with the inputs.
-const MOST_MIXED_KEYS: usize = 16384;
 
 /// The most keys whose scores fit into registers.
 const MOST_KEYS_AT_ONCE: usize = 512;
@@ -37,7 +31,7 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let stage = stages::of(problem.accuracy());
     let base = stage.at(problem.shape().head_dim, problem.mask());
     let (config, reason) = by_size(problem, operands, base, multiprocessors);
-    let config = evened_out(config, problem);
+    let config = evened_out(config, problem, multiprocessors);
     match (is_narrow(problem, operands), config.scores) {
         (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
         (false, Scores::F16) => (
@@ -158,27 +152,9 @@ fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiproces
     }
 }
 
-/// The same where so many keys are summed that the errors of weights show: an eighth of the exponentials exact where none
-/// is, and an eighth of the weights in two parts where all are; with even more keys, one more eighth exact where some are not.
-fn evened_out(config: Config, problem: &Problem) -> Config {
-    let keys = problem.visible_keys((problem.shape().query_len - 1) / 2);
-    let mixed = match (config.weights, config.linear) {
-        (Weights::Fp8, 0) if keys > MOST_ALIKE_KEYS => Config { weights: Weights::Mixed, ..config },
-        (Weights::Fp8, 8) if keys > MOST_MIXED_KEYS => Config { linear: 6, ..config },
-        (Weights::Fp8, 8) if keys > MOST_ALIKE_KEYS => Config { linear: 7, ..config },
-        (Weights::Fp8, 1..8) if keys > MOST_MIXED_KEYS => Config { linear: config.linear - 1, ..config },
-        _ => return config,
-    };
-    match (problem.mask(), config.warpgroups) {
-        // Exponentials or weights of both kinds leave no registers to count three tiles by.
-        (Mask::Causal, 3) => Config { stages: 2, ..mixed },
-        _ => mixed,
-    }
-}
-
-/// What is chosen where no stage fits, by when it is: few keys, also in whole rounds and for two warpgroups, and large causal
-/// problems, for every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for: warpgroups that
-/// take turns, and tiles that begin while others are stored.
+/// What is chosen where no stage fits, by when it is: few keys, also in whole rounds and for two warpgroups, large causal
+/// problems, and few heads, for every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for:
+/// warpgroups that take turns, and tiles that begin while others are stored.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -193,9 +169,10 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         Accuracy::ALL.iter().map(named).collect::<Vec<_>>()
     };
     let large = Shape::new(4, 16, 4096, head_dim);
-    // The middle query sees all keys, or half of them.
-    let long = |keys: usize| Shape::new(2, 16, if mask == Mask::Causal { 2 * keys } else { keys }, head_dim);
-    let [many, most] = [MOST_MIXED_KEYS, 2 * MOST_MIXED_KEYS].map(long);
+    // Under the mask, the second half of a prompt: each of its queries sees many keys.
+    let later = |shape: Shape| Shape { key_len: shape.key_len * if mask == Mask::Causal { 2 } else { 1 }, ..shape };
+    let [many, few_heads, one_head] = [(2, 16, 16384), (1, 2, 8192), (1, 1, 8192)]
+        .map(|(batch, heads, len)| later(Shape::new(batch, heads, len, head_dim)));
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
@@ -208,13 +185,13 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     if mask == Mask::Causal {
         others.extend(of_every_accuracy("starting early", large));
     }
+    others.extend(of_every_accuracy("few heads", few_heads));
+    others.extend(of_every_accuracy("one head", one_head));
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
         ("fast, many keys".into(), chosen(many, Accuracy::Fast, SMALL_CODES)),
         ("exact-exp, many keys".into(), chosen(many, Accuracy::ExactExp, SMALL_CODES)),
-        ("fast, most keys".into(), chosen(most, Accuracy::Fast, SMALL_CODES)),
-        ("balanced, most keys".into(), chosen(most, Accuracy::Balanced, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, wide codes, few keys".into(), chosen(Shape::new(1, 8, 256, head_dim), Accuracy::Fast, 448.0)),
         ("fast, taking turns".into(), Some(turns)),
@@ -262,28 +239,9 @@ mod tests {
             assert_eq!((launch(&large), launch(&large.causal())), (Launch::Plain, Launch::Dependent));
         }
         assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
-        let linear = |len, causal: bool, accuracy| {
-            let problem = Problem::new(Shape::new(2, 16, len, 128)).unwrap().with_accuracy(accuracy);
-            let problem = if causal { problem.causal() } else { problem };
-            choose(&problem, &Operands::hoped(&problem), 132).0.linear
-        };
-        let lengths = [8192, 8193, 16384, 16385, 131_072];
-        assert_eq!(lengths.map(|len| linear(len, false, Accuracy::Fast)), [8, 7, 7, 6, 6]);
-        assert_eq!(lengths.map(|len| linear(len, false, Accuracy::Balanced)), [3, 3, 3, 2, 2]);
-        assert_eq!([16384, 16385, 32768, 32769].map(|len| linear(len, true, Accuracy::Fast)), [8, 7, 7, 6]);
-        let many = Problem::new(Shape::new(2, 16, 16384, 128)).unwrap();
-        let weights = |accuracy| {
-            let problem = many.with_accuracy(accuracy);
-            let (config, _) = choose(&problem, &Operands::hoped(&problem), 132);
-            assert_eq!(config.accuracy(), accuracy);
-            config.weights
-        };
-        assert_eq!(
-            Accuracy::ALL.iter().map(|accuracy| weights(*accuracy)).collect::<Vec<_>>(),
-            [Weights::Fp8, Weights::Fp8, Weights::Mixed, Weights::Split]
-        );
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
+        assert_eq!((chosen(decode).linear, chosen(Shape::new(2, 16, 16384, 128)).linear), (8, 7));
         for shape in [decode, Shape::new(1, 8, 1024, 64), Shape::new(1, 8, 32, 64)] {
             assert_eq!(chosen(shape).launch, Launch::Dependent);
         }
@@ -362,7 +320,9 @@ mod tests {
     fn whatever_is_chosen_can_run() {
         for accuracy in Accuracy::ALL {
             for head_dim in [64, 128] {
-                for (heads, len) in [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (16, 512), (1, 5000), (64, 4096)] {
+                for (heads, len) in
+                    [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (16, 512), (1, 5000), (2, 65536), (64, 4096)]
+                {
                     let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_accuracy(*accuracy);
                     for (mask, largest_code) in [(Mask::None, 16.0), (Mask::Causal, 16.0), (Mask::None, 448.0)] {
                         let problem = problem.with_mask(mask);

@@ -2,6 +2,7 @@
 
 mod choose;
 mod config;
+mod even;
 mod launch;
 mod program;
 mod rules;
