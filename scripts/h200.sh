@@ -13,7 +13,8 @@
 #   odd            the gates for every stage on sizes that divide nothing
 #   many-keys      the gates for every stage of the hopper kernel, and for what the plan picks, on 4096 to 131072 keys and V of
 #                  mean 1, where sums that lose small terms go wrong
-#   few-heads      the gates for what the plan picks on Gaussian inputs of eight seeds, where errors vary most from inputs to inputs
+#   few-heads      the gates for what the plan picks on Gaussian inputs of eight seeds, where errors vary most from inputs to inputs; whole prompts
+#                  and, under the mask, their ends
 #   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench          what the plan picks, both masks, beside PyTorch's four backends
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
@@ -176,6 +177,10 @@ section_few-heads() {
     job few-heads "$eightfold" run $every_accuracy --families gaussian --seeds 1 2 3 4 5 6 7 8 --out "$out/records" --shape \
         1,1,512,64 1,1,1024,64 1,2,2048,64 1,4,4096,64 1,1,4096,128 1,2,8192,64 1,2,8192,128 1,8,16384,64 1,2,65536,128 ||
         troubles few-heads
+    # Under the mask, whole prompts and their ends.
+    job few-heads-causal "$eightfold" run $every_accuracy --causal --families gaussian --seeds 1 2 3 4 5 6 7 8 \
+        --out "$out/records" --shape 1,1,8192,64 1,2,65536,128 1,2,2,4096,16384,64 1,1,1,2048,65536,128 ||
+        troubles few-heads-causal
 }
 
 section_ladder() {

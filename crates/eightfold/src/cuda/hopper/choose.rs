@@ -31,13 +31,14 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let stage = stages::of(problem.accuracy());
     let base = stage.at(problem.shape().head_dim, problem.mask());
     let (config, reason) = by_size(problem, operands, base, multiprocessors);
-    let config = evened_out(config, problem, multiprocessors);
+    let even = evened_out(config, problem, multiprocessors);
+    let reason = format!("{}; {reason}", stage.name);
     match (is_narrow(problem, operands), config.scores) {
-        (true, _) | (false, Scores::F32) => (config, format!("{}; {reason}", stage.name)),
-        (false, Scores::F16) => (
-            stages::in_f32(config),
-            format!("{}; {reason}; scores in f32, because sums of these codes may not fit f16", stage.name),
-        ),
+        (false, Scores::F16) => {
+            (stages::in_f32(even), format!("{reason}; scores in f32, because sums of these codes may not fit f16"))
+        }
+        _ if even == config => (config, reason),
+        _ => (even, format!("{reason}; more weights exact than elsewhere, because keys are many or heads few")),
     }
 }
 
@@ -241,7 +242,11 @@ mod tests {
         assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
-        assert_eq!((chosen(decode).linear, chosen(Shape::new(2, 16, 16384, 128)).linear), (8, 7));
+        let reason =
+            |shape| choose(&Problem::new(shape).unwrap(), &Operands::hoped(&Problem::new(shape).unwrap()), 132).1;
+        let many = Shape::new(2, 16, 16384, 128);
+        assert_eq!((chosen(decode).linear, chosen(many).linear), (8, 7));
+        assert_eq!([decode, many].map(|shape| reason(shape).contains("more weights exact")), [false, true]);
         for shape in [decode, Shape::new(1, 8, 1024, 64), Shape::new(1, 8, 32, 64)] {
             assert_eq!(chosen(shape).launch, Launch::Dependent);
         }
