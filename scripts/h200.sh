@@ -13,8 +13,7 @@
 #   odd            the gates for every stage on sizes that divide nothing
 #   many-keys      the gates for every stage of the hopper kernel, and for what the plan picks, on 4096 to 131072 keys and V of
 #                  mean 1, where sums that lose small terms go wrong
-#   few-heads      the gates for what the plan picks on Gaussian inputs of eight seeds, where errors vary most from inputs to inputs; whole prompts
-#                  and, under the mask, their ends
+#   few-heads      the gates for what the plan picks, both masks, on Gaussian inputs of eight seeds, from which errors vary most there
 #   ladder         gates, timing and verdicts for every stage, both masks, beside PyTorch's four backends
 #   bench          what the plan picks, both masks, beside PyTorch's four backends
 #   flagship       what the plan picks for each accuracy on the shapes that large models have, both masks, beside the same
