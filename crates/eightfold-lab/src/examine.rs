@@ -5,7 +5,7 @@ mod timing;
 
 use crate::bound::{Bound, Peaks};
 use crate::build;
-use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds};
+use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds, Tolerance};
 use crate::measure::{Conditions, Manner};
 use crate::peers::{Backend, Torch, TorchOnCuda};
 use crate::progress::{Part, Progress};
@@ -13,7 +13,7 @@ use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, OutputFormat, Problem, Variant, cpu};
+use eightfold::{Accuracy, Error, OutputFormat, Problem, Variant, cpu};
 use std::time::Instant;
 
 /// A variant under the name that the table will show.
@@ -23,12 +23,31 @@ pub struct Candidate {
     pub name: String,
     /// The kernel and its knobs.
     pub variant: Variant,
+    /// The accuracy that it is to keep, where it was picked for one; else it is held to its own.
+    pub word: Option<Accuracy>,
 }
 
 impl Candidate {
+    /// A variant that is held to its own accuracy.
+    pub fn new(name: impl Into<String>, variant: Variant) -> Self {
+        Candidate { name: name.into(), variant, word: None }
+    }
+
+    /// What the plan picked for a problem, which is held to the accuracy that the problem asks for.
+    pub fn planned(name: impl Into<String>, variant: Variant, problem: &Problem) -> Self {
+        Candidate { word: variant.accuracy().map(|_| problem.accuracy()), ..Candidate::new(name, variant) }
+    }
+
     /// Whether it runs on a GPU.
     pub fn on_gpu(&self) -> bool {
         self.variant.on_device().is_some()
+    }
+
+    fn tolerance<'a>(&self, thresholds: &'a Thresholds) -> &'a Tolerance {
+        match self.word {
+            Some(word) => thresholds.tolerance_of(word),
+            None => thresholds.tolerance(&self.variant),
+        }
     }
 }
 
@@ -154,7 +173,7 @@ impl Examination<'_> {
 
     /// The correctness gate on these cases.
     fn check(&self, candidate: &Candidate, cases: &[Case]) -> Entry {
-        let tolerance = self.thresholds.tolerance(&candidate.variant);
+        let tolerance = candidate.tolerance(self.thresholds);
         let report = gates::check(&mut PlannedVariant(candidate.variant), cases, tolerance, self.thresholds);
         entry(&candidate.name, candidate.variant.to_string(), report)
     }
@@ -274,12 +293,27 @@ fn gate_torch_on_cuda(torch: &mut Torch, backend: Backend, case: &Case, threshol
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inputs::Family;
     use crate::measure::{Samples, Timer};
     use crate::record::Timing;
+    use eightfold::Shape;
 
     fn timed(name: &str, us: u64) -> Entry {
         let samples = Samples { ns: vec![us * 1000; 100], rounds: vec![10; 10] };
         Entry { timing: Timing::new(Timer::GraphReplay, samples), ..Entry::new(name, name) }
+    }
+
+    #[test]
+    fn what_was_picked_for_a_word_is_held_to_it() {
+        let thresholds = Thresholds::embedded();
+        let problem = Problem::new(Shape::new(1, 1, 65536, 64)).unwrap().with_accuracy(Accuracy::Balanced);
+        let gaussian =
+            |candidate: Candidate| candidate.tolerance(&thresholds).relative_l2(Some(Family::Gaussian), 65536);
+        for (variant, own, picked) in [("hopper:exact-exp", 0.026, 0.0285), ("cpu:baseline", 2e-6, 2e-6)] {
+            let variant = variant.parse().unwrap();
+            assert_eq!(gaussian(Candidate::new("x", variant)), own);
+            assert_eq!(gaussian(Candidate::planned("x", variant, &problem)), picked);
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Kernel {
 
     /// Every stage, from the baseline to the best, as it is for heads of this many channels under this mask.
     pub fn stages(self, head_dim: usize, mask: Mask) -> Vec<Candidate> {
-        let candidate = |name: &str, variant| Candidate { name: name.into(), variant };
+        let candidate = |name: &str, variant| Candidate::new(name, variant);
         match self {
             Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
             Kernel::Ladder => {
@@ -59,7 +59,7 @@ impl Kernel {
         match self {
             Kernel::Cpu | Kernel::Ladder => Vec::new(),
             Kernel::Hopper => { hopper::others(head_dim, mask).into_iter() }
-                .map(|(name, config)| Candidate { name, variant: Variant::Hopper(config) })
+                .map(|(name, config)| Candidate::new(name, Variant::Hopper(config)))
                 .collect(),
         }
     }

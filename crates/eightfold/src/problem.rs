@@ -116,7 +116,7 @@ knob_values! {
     /// N(0, 1).
     #[derive(Default)]
     Accuracy("accuracy") {
-        /// Within 31e-3: every exponential is linear between powers of two; where keys are many or heads few, four of eight or more.
+        /// Within 31e-3: every exponential is linear between powers of two; where keys are many or heads few, fewer are.
         #[default]
         Fast = "fast",
         /// Within 28.5e-3: three of eight are, or fewer.

@@ -171,7 +171,7 @@ impl Arguments {
         let parse = |text: &String| -> Result<Candidate> {
             let variant = suited(text, problem.shape().head_dim, problem.mask())?;
             Plan::with_variant(&problem, variant)?;
-            Ok(Candidate { name: text.clone(), variant })
+            Ok(Candidate::new(text, variant))
         };
         let (baseline, candidate) = (parse(&self.a)?, parse(&self.b)?);
         let problem = self.output.apply(problem, &[baseline.clone(), candidate.clone()]);

@@ -4,7 +4,7 @@
 use super::selection::{MannerArguments, TimedOutputArguments};
 use crate::Verdict;
 use clap::Args;
-use eightfold::{Mask, Plan, Problem, Result, Variant};
+use eightfold::{Mask, Plan, Problem, Result};
 use eightfold_lab::compare::Serving;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
@@ -39,12 +39,17 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let thresholds = arguments.gates.as_deref().map_or_else(|| Ok(Thresholds::embedded()), Thresholds::load)?;
     let shape = shapes::parse(&arguments.shape)?;
     let problem = Problem::new(shape.shape)?.with_mask(Mask::causal_if(arguments.causal));
-    let variant: Variant = match &arguments.variant {
-        Some(text) => suited(text, problem.shape().head_dim, problem.mask())?,
-        None => Plan::new(&problem)?.variant(),
+    let candidate = match &arguments.variant {
+        Some(text) => {
+            let variant = suited(text, problem.shape().head_dim, problem.mask())?;
+            Candidate::new(variant.kernel(), variant)
+        }
+        None => {
+            let variant = Plan::new(&problem)?.variant();
+            Candidate::planned(variant.kernel(), variant, &problem)
+        }
     };
-    Plan::with_variant(&problem, variant)?;
-    let candidate = Candidate { name: variant.kernel().into(), variant };
+    Plan::with_variant(&problem, candidate.variant)?;
     let problem = arguments.output.apply(problem, std::slice::from_ref(&candidate));
     let provenance = Provenance::capture(rayon::current_num_threads());
     let provenance = if candidate.on_gpu() { provenance.with_cuda() } else { provenance };

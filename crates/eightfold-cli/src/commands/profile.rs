@@ -113,7 +113,7 @@ impl Arguments {
 }
 
 /// A candidate's name and knobs; an error if it does not run on a GPU or not on this problem.
-fn on_gpu(Candidate { name, variant }: &Candidate, problem: &Problem) -> Result<(String, Config)> {
+fn on_gpu(Candidate { name, variant, .. }: &Candidate, problem: &Problem) -> Result<(String, Config)> {
     let Some(config) = variant.on_device() else {
         let rule = format!("{name} does not run on a GPU");
         return Err(Error::invalid("variant", rule, "profile variants of the kernels ladder and hopper"));

@@ -101,14 +101,15 @@ impl VariantArguments {
     pub fn planned(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if self.accuracy.is_empty() {
             let variant = Plan::new(problem)?.variant();
-            return Ok(vec![Candidate { name: variant.kernel().into(), variant }]);
+            return Ok(vec![Candidate::planned(variant.kernel(), variant, problem)]);
         }
         let mut candidates: Vec<Candidate> = Vec::new();
         for word in &self.accuracy {
-            let variant = Plan::new(&problem.with_accuracy(word.parse()?))?.variant();
+            let problem = problem.with_accuracy(word.parse()?);
+            let variant = Plan::new(&problem)?.variant();
             // A kernel that has no choice is the same for every word.
-            if candidates.iter().all(|other| other.variant != variant) {
-                candidates.push(Candidate { name: format!("{} {word}", variant.kernel()), variant });
+            if variant.accuracy().is_some() || candidates.iter().all(|other| other.variant != variant) {
+                candidates.push(Candidate::planned(format!("{} {word}", variant.kernel()), variant, &problem));
             }
         }
         Ok(candidates)
@@ -126,7 +127,7 @@ impl VariantArguments {
         }
         let parse = |text: &String| -> Result<Candidate> {
             let variant = suited(text, head_dim, mask)?;
-            Ok(Candidate { name: text.clone(), variant })
+            Ok(Candidate::new(text, variant))
         };
         let variants: Vec<_> = self.variant.iter().map(parse).collect::<Result<_>>()?;
         Ok(Some(variants).filter(|variants| !variants.is_empty()))
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_timed_writes_what_its_peers_write_unless_told_otherwise() {
         let problem = Problem::new("1,8,512,64".parse().unwrap()).unwrap();
-        let candidate = |text: &str| Candidate { name: text.into(), variant: text.parse().unwrap() };
+        let candidate = |text: &str| Candidate::new(text, text.parse().unwrap());
         let (cpu, gpu) = (candidate("cpu:avx2"), candidate("hopper:fast"));
         let written = |output, candidates: &[Candidate]| {
             TimedOutputArguments { output }.apply(problem, candidates).output_format().to_string()

@@ -132,7 +132,7 @@ mod tests {
         let cases = [prepare(1).unwrap(), prepare(2).unwrap()];
         let serving = Serving {
             shape: "x",
-            candidate: Candidate { name: "cpu:lanes".into(), variant: "cpu:lanes".parse().unwrap() },
+            candidate: Candidate::new("cpu:lanes", "cpu:lanes".parse().unwrap()),
             cases: &cases,
             thresholds,
             manner: Manner::default(),

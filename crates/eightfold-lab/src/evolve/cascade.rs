@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
             Some(text) => text.parse()?,
             None => shipped(&task.kernel, &problem(task)?)?,
         };
-        let baseline = Candidate { name: "baseline".into(), variant };
+        let baseline = Candidate::new("baseline", variant);
         if baseline.on_gpu() {
             Device::default()?;
         }
@@ -164,7 +164,7 @@ impl<'a> Bench<'a> {
         let restricted = |error: Error| Fate::Restricted { reason: error.to_string() };
         let variant: Variant = request.variant.parse().map_err(restricted)?;
         suits(&self.problem, &self.baseline.variant, &variant).map_err(restricted)?;
-        let candidate = Candidate { name: request.variant.clone(), variant };
+        let candidate = Candidate::new(&request.variant, variant);
         let _replaced = match &request.source {
             Some(text) => Some(Replaced::new(&variant, text).map_err(restricted)?),
             None => None,
@@ -194,7 +194,7 @@ impl<'a> Bench<'a> {
         }
         let together = std::iter::once(&request.variant).chain(&request.ahead);
         let together = together.filter(|text| self.compiled.insert(text.to_string()));
-        let parsed = together.filter_map(|text| Some(Candidate { name: text.clone(), variant: text.parse().ok()? }));
+        let parsed = together.filter_map(|text| Some(Candidate::new(text, text.parse().ok()?)));
         let together: Vec<Candidate> = parsed.collect();
         build::ahead(&together, checked.iter().chain(self.cases), device.arch());
     }

@@ -36,7 +36,7 @@ pub fn validate(
     let mut candidates = vec![baseline.clone()];
     for text in &validation.variants {
         let variant: Variant = text.parse()?;
-        candidates.push(Candidate { name: difference(&baseline.variant, &variant), variant });
+        candidates.push(Candidate::new(difference(&baseline.variant, &variant), variant));
     }
     let examination = Examination {
         shape: &task.shape,
@@ -163,7 +163,7 @@ mod tests {
             baseline: None,
             thresholds: Thresholds::embedded(),
         };
-        let baseline = Candidate { name: "baseline".into(), variant: "cpu:baseline".parse().unwrap() };
+        let baseline = Candidate::new("baseline", "cpu:baseline".parse().unwrap());
         let variants = vec!["cpu:lanes".into(), "cpu:baseline,tile_keys=64".into()];
         let validation = Validation { variants, seed: 77, iterations: 500 };
         let Validated { group, comparisons } = validate(&task, &baseline, &validation, &mut |_| {}).unwrap();

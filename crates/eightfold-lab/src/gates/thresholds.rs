@@ -323,13 +323,19 @@ impl Thresholds {
             Variant::Cpu(config) if config.numbers == Numbers::Int16 => &tolerances.i16,
             Variant::Ladder(config) if config.pv == Pv::Fp8 => &tolerances.fp8,
             Variant::Ladder(_) => &tolerances.f16,
-            Variant::Hopper(config) => match config.accuracy() {
-                Accuracy::Fast => &tolerances.fast,
-                Accuracy::Balanced => &tolerances.balanced,
-                Accuracy::ExactExp => &tolerances.exact_exp,
-                Accuracy::Precise => &tolerances.precise,
-            },
+            Variant::Hopper(config) => self.tolerance_of(config.accuracy()),
             _ => &tolerances.f32,
+        }
+    }
+
+    /// The tolerance of a kernel that was picked for this accuracy.
+    pub fn tolerance_of(&self, accuracy: Accuracy) -> &Tolerance {
+        let tolerances = &self.correctness.tolerance;
+        match accuracy {
+            Accuracy::Fast => &tolerances.fast,
+            Accuracy::Balanced => &tolerances.balanced,
+            Accuracy::ExactExp => &tolerances.exact_exp,
+            Accuracy::Precise => &tolerances.precise,
         }
     }
 

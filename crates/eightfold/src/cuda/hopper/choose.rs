@@ -4,7 +4,7 @@ use super::config::{Config, Grid, Keys, Launch, Order, Scores, Share, SplitKeys,
 use super::even::evened_out;
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
-use super::stages;
+use super::stages::{self, STAGES, Stage};
 use crate::cuda::Operands;
 use crate::problem::{Accuracy, Mask, Problem, Shape};
 use crate::quantize::SMALL_CODES;
@@ -28,18 +28,34 @@ const SHORTER_TILE_RATE: f64 = 0.85;
 /// The config for a problem with tensors like these on a device of this many multiprocessors, and why: as measured on an
 /// H200, which has 132.
 pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, String) {
-    let stage = stages::of(problem.accuracy());
+    let mut stages = STAGES[problem.accuracy() as usize..].iter();
+    let found = stages.find_map(|stage| exact_enough(problem, operands, stage, multiprocessors));
+    let (config, reason) = found.expect("weights in two parts, the last stage's, keep every word");
+    match (is_narrow(problem, operands), config.scores) {
+        (true, _) | (false, Scores::F32) => (config, reason),
+        (false, Scores::F16) => {
+            (stages::in_f32(config), format!("{reason}; scores in f32, because sums of these codes may not fit f16"))
+        }
+    }
+}
+
+/// The config with the weights of this stage, or more exact ones of the same accuracy, and why; none if the problem asks for
+/// even more.
+fn exact_enough(
+    problem: &Problem,
+    operands: &Operands,
+    stage: &Stage,
+    multiprocessors: usize,
+) -> Option<(Config, String)> {
     let base = stage.at(problem.shape().head_dim, problem.mask());
     let (config, reason) = by_size(problem, operands, base, multiprocessors);
-    let even = evened_out(config, problem, multiprocessors);
-    let reason = format!("{}; {reason}", stage.name);
-    match (is_narrow(problem, operands), config.scores) {
-        (false, Scores::F16) => {
-            (stages::in_f32(even), format!("{reason}; scores in f32, because sums of these codes may not fit f16"))
-        }
-        _ if even == config => (config, reason),
-        _ => (even, format!("{reason}; more weights exact than elsewhere, because keys are many or heads few")),
-    }
+    let even = evened_out(config, problem, multiprocessors)?;
+    let asked = stages::of(problem.accuracy()).name;
+    let more = match even == config && stage.name == asked {
+        true => "",
+        false => "; more weights exact than elsewhere, because keys are many or heads few",
+    };
+    Some((even, format!("{asked}; {reason}{more}")))
 }
 
 /// Whether scores of these codes fit f16.
@@ -247,6 +263,16 @@ mod tests {
         let many = Shape::new(2, 16, 16384, 128);
         assert_eq!((chosen(decode).linear, chosen(many).linear), (8, 7));
         assert_eq!([decode, many].map(|shape| reason(shape).contains("more weights exact")), [false, true]);
+        let weights = |accuracy: &Accuracy| {
+            let one_head = Problem::new(Shape::new(1, 1, 65536, 64)).unwrap().with_accuracy(*accuracy);
+            let config = choose(&one_head, &Operands::hoped(&one_head), 132).0;
+            (config.linear, config.weights)
+        };
+        assert_eq!(
+            Accuracy::ALL.iter().map(weights).collect::<Vec<_>>(),
+            [(3, Weights::Fp8), (0, Weights::Fp8), (0, Weights::Split), (0, Weights::Split)],
+            "a word is kept by the weights of the next where its own do not"
+        );
         for shape in [decode, Shape::new(1, 8, 1024, 64), Shape::new(1, 8, 32, 64)] {
             assert_eq!(chosen(shape).launch, Launch::Dependent);
         }

@@ -4,6 +4,7 @@
 use super::config::{Config, Weights};
 use super::launch::work::Cut;
 use crate::problem::{Mask, Problem, Shape};
+use std::iter;
 
 /// The relative error on N(0,1) inputs if all exponentials are linear and keys and heads very many.
 const LINEAR_ERROR: f64 = 3.155e-2;
@@ -17,20 +18,17 @@ const EXACT_SHARE: f64 = 0.71;
 /// Standard deviations of the error, from inputs to inputs, that there is room for: one in 160 is beyond.
 const ROOM: f64 = 2.5;
 
-/// The same with as many more of the weights exact as it takes to keep the word of its accuracy: an eighth of the exponentials
-/// at a time, or, where all of them are, an eighth of the weights in two parts.
-pub(super) fn evened_out(config: Config, problem: &Problem, multiprocessors: usize) -> Config {
+/// The same with as many more of the weights exact as it takes to keep the word that was asked for: an eighth of the
+/// exponentials at a time, or, where all of them are, an eighth of the weights in two parts. None if it takes another accuracy.
+pub(super) fn evened_out(config: Config, problem: &Problem, multiprocessors: usize) -> Option<Config> {
     let keys = keys_of_block(&config, problem, multiprocessors);
-    let mut even = config;
-    while expected_error(&even, problem, keys) > problem.accuracy().within() {
-        let Some(next) = more_exact(&even) else { break };
-        even = next;
-    }
-    match (problem.mask(), even.warpgroups) {
+    let keeps_word = |config: &Config| expected_error(config, problem, keys) <= problem.accuracy().within();
+    let even = iter::successors(Some(config), more_exact).find(keeps_word)?;
+    Some(match (problem.mask(), even.warpgroups) {
         // Exponentials or weights of both kinds leave no registers to count three tiles by.
         (Mask::Causal, 3) if even != config => Config { stages: 2, ..even },
         _ => even,
-    }
+    })
 }
 
 /// The same with one more eighth exact, unless it is another accuracy then.
@@ -77,13 +75,13 @@ mod tests {
     use crate::cuda::hopper::stages;
     use crate::problem::Accuracy;
 
-    /// Eighths of the exponentials that are linear, and weights, without a mask.
-    fn even(shape: Shape, accuracy: Accuracy) -> (usize, Weights) {
+    /// Eighths of the exponentials that are linear, and weights, without a mask; none if another accuracy is needed.
+    fn even(shape: Shape, accuracy: Accuracy) -> Option<(usize, Weights)> {
         let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
         let stage = stages::of(accuracy).at(shape.head_dim, Mask::None);
-        let config = evened_out(stage, &problem, 132);
+        let config = evened_out(stage, &problem, 132)?;
         assert_eq!(config.accuracy(), accuracy, "{problem}");
-        (config.linear, config.weights)
+        Some((config.linear, config.weights))
     }
 
     #[test]
@@ -109,33 +107,33 @@ mod tests {
 
     #[test]
     fn more_keys_and_fewer_heads_need_more_that_is_exact() {
-        let [exact, mixed] = [(0, Weights::Fp8), (0, Weights::Mixed)];
-        let many = |len, accuracy| even(Shape::new(2, 16, len, 128), accuracy);
-        let lengths = [512, 4096, 8192, 16384, 131_072];
-        assert_eq!(lengths.map(|len| many(len, Accuracy::Fast).0), [8, 8, 7, 7, 6]);
-        assert_eq!(lengths.map(|len| many(len, Accuracy::Balanced).0), [3, 3, 3, 3, 2]);
-        assert_eq!(lengths.map(|len| many(len, Accuracy::ExactExp)), [exact, exact, mixed, mixed, mixed]);
-        let few = |heads, accuracy| even(Shape::new(1, heads, 8192, 64), accuracy);
-        assert_eq!([8, 4, 2, 1].map(|heads| few(heads, Accuracy::Fast).0), [6, 6, 5, 4]);
-        assert_eq!([8, 4, 2, 1].map(|heads| few(heads, Accuracy::Balanced).0), [2, 2, 1, 1]);
-        assert_eq!([8, 4, 2, 1].map(|heads| few(heads, Accuracy::ExactExp)), [mixed; 4]);
-        assert_eq!(few(1, Accuracy::Precise), (0, Weights::Split));
-        assert_eq!(even(Shape::new(1, 1, 512, 64), Accuracy::Fast).0, 8, "few keys leave room for few heads");
+        let linear = |eighths| Some((eighths, Weights::Fp8));
+        let [exact, mixed] = [linear(0), Some((0, Weights::Mixed))];
+        let many = |accuracy| [512, 4096, 8192, 16384, 131_072].map(|len| even(Shape::new(2, 16, len, 128), accuracy));
+        assert_eq!(many(Accuracy::Fast), [8, 8, 7, 7, 6].map(linear));
+        assert_eq!(many(Accuracy::Balanced), [3, 3, 3, 3, 2].map(linear));
+        assert_eq!(many(Accuracy::ExactExp), [exact, exact, mixed, mixed, mixed]);
+        let few = |accuracy| [8, 4, 2, 1].map(|heads| even(Shape::new(1, heads, 8192, 64), accuracy));
+        assert_eq!(few(Accuracy::Fast), [6, 6, 5, 4].map(linear));
+        assert_eq!(few(Accuracy::Balanced), [linear(2), linear(2), linear(1), None]);
+        assert_eq!(few(Accuracy::ExactExp), [mixed, mixed, mixed, None]);
+        assert_eq!(few(Accuracy::Precise), [Some((0, Weights::Split)); 4]);
+        assert_eq!(even(Shape::new(1, 1, 512, 64), Accuracy::Fast), linear(8), "few keys leave room for few heads");
     }
 
     #[test]
     fn what_blocks_sum_counts_where_they_share_the_keys() {
         let problem = Problem::new(Shape { query_len: 1, ..Shape::new(1, 1, 65536, 64) }).unwrap();
-        let linear = |config: &str| evened_out(config.parse().unwrap(), &problem, 132).linear;
-        assert_eq!(["fast", "fast,split_keys=on,stages=2"].map(linear), [4, 8]);
+        let linear = |config: &str| evened_out(config.parse().unwrap(), &problem, 132).map(|even| even.linear);
+        assert_eq!(["fast", "fast,split_keys=on,stages=2"].map(linear), [None, Some(8)]);
     }
 
     #[test]
     fn the_mask_counts_where_queries_see_few_keys() {
         let linear = |query_len| {
             let problem = Problem::new(Shape { query_len, ..Shape::new(1, 2, 65536, 64) }).unwrap().causal();
-            evened_out(stages::of(Accuracy::Fast).at(64, Mask::Causal), &problem, 132).linear
+            evened_out(stages::of(Accuracy::Fast).at(64, Mask::Causal), &problem, 132).map(|even| even.linear)
         };
-        assert_eq!([65536, 192].map(linear), [8, 4]);
+        assert_eq!([65536, 192].map(linear), [8, 4].map(Some));
     }
 }
