@@ -173,13 +173,11 @@ section_many-keys() {
 }
 
 section_few-heads() {
-    job few-heads "$eightfold" run $every_accuracy --families gaussian --seeds 1 2 3 4 5 6 7 8 --out "$out/records" --shape \
-        1,1,512,64 1,1,1024,64 1,2,2048,64 1,4,4096,64 1,1,4096,128 1,1,8192,64 1,2,8192,64 1,2,8192,128 1,8,16384,64 \
-        1,1,65536,64 1,2,65536,128 1,1,131072,64 ||
-        troubles few-heads
-    # Under the mask, whole prompts and their ends.
-    job few-heads-causal "$eightfold" run $every_accuracy --causal --families gaussian --seeds 1 2 3 4 5 6 7 8 \
-        --out "$out/records" --shape 1,1,8192,64 1,2,65536,128 1,2,2,4096,16384,64 1,1,1,2048,65536,128 ||
+    local gates=("$eightfold" run $every_accuracy --families gaussian --seeds 1 2 3 4 5 6 7 8 --out "$out/records")
+    job few-heads "${gates[@]}" --shape 1,1,512,64 1,1,1024,64 1,2,2048,64 1,4,4096,64 1,1,4096,128 1,1,8192,64 1,2,8192,64 \
+        1,2,8192,128 1,8,16384,64 1,1,65536,64 1,2,65536,128 1,1,131072,64 || troubles few-heads
+    # Whole prompts, and their ends.
+    job few-heads-causal "${gates[@]}" --causal --shape 1,1,8192,64 1,2,65536,128 1,2,2,4096,16384,64 1,1,1,2048,65536,128 ||
         troubles few-heads-causal
 }
 

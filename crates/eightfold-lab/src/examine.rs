@@ -13,7 +13,7 @@ use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
 use eightfold::cuda::driver::Device;
-use eightfold::{Accuracy, Error, OutputFormat, Problem, Variant, cpu};
+use eightfold::{Accuracy, Error, OutputFormat, Plan, Problem, Result, Variant, cpu};
 use std::time::Instant;
 
 /// A variant under the name that the table will show.
@@ -33,9 +33,15 @@ impl Candidate {
         Candidate { name: name.into(), variant, word: None }
     }
 
-    /// What the plan picked for a problem, which is held to the accuracy that the problem asks for.
-    pub fn planned(name: impl Into<String>, variant: Variant, problem: &Problem) -> Self {
-        Candidate { word: variant.accuracy().map(|_| problem.accuracy()), ..Candidate::new(name, variant) }
+    /// What the plan picks for a problem, under its kernel's name, held to the accuracy that the problem asks for.
+    pub fn planned(problem: &Problem) -> Result<Self> {
+        let variant = Plan::new(problem)?.variant();
+        Ok(Candidate::new(variant.kernel(), variant).held_to(problem.accuracy()))
+    }
+
+    /// The same held to this accuracy, if its kernel has a choice.
+    pub fn held_to(self, word: Accuracy) -> Self {
+        Candidate { word: self.variant.accuracy().map(|_| word), ..self }
     }
 
     /// Whether it runs on a GPU.
@@ -296,7 +302,6 @@ mod tests {
     use crate::inputs::Family;
     use crate::measure::{Samples, Timer};
     use crate::record::Timing;
-    use eightfold::Shape;
 
     fn timed(name: &str, us: u64) -> Entry {
         let samples = Samples { ns: vec![us * 1000; 100], rounds: vec![10; 10] };
@@ -306,13 +311,12 @@ mod tests {
     #[test]
     fn what_was_picked_for_a_word_is_held_to_it() {
         let thresholds = Thresholds::embedded();
-        let problem = Problem::new(Shape::new(1, 1, 65536, 64)).unwrap().with_accuracy(Accuracy::Balanced);
         let gaussian =
             |candidate: Candidate| candidate.tolerance(&thresholds).relative_l2(Some(Family::Gaussian), 65536);
         for (variant, own, picked) in [("hopper:exact-exp", 0.026, 0.0285), ("cpu:baseline", 2e-6, 2e-6)] {
-            let variant = variant.parse().unwrap();
-            assert_eq!(gaussian(Candidate::new("x", variant)), own);
-            assert_eq!(gaussian(Candidate::planned("x", variant, &problem)), picked);
+            let candidate = Candidate::new("x", variant.parse().unwrap());
+            assert_eq!(gaussian(candidate.clone()), own);
+            assert_eq!(gaussian(candidate.held_to(Accuracy::Balanced)), picked);
         }
     }
 

@@ -41,15 +41,17 @@ impl Kernel {
 
     /// Every stage, from the baseline to the best, as it is for heads of this many channels under this mask.
     pub fn stages(self, head_dim: usize, mask: Mask) -> Vec<Candidate> {
-        let candidate = |name: &str, variant| Candidate::new(name, variant);
         match self {
-            Kernel::Cpu => cpu::STAGES.iter().map(|stage| candidate(stage.name, Variant::Cpu(stage.config))).collect(),
-            Kernel::Ladder => {
-                ladder::STAGES.iter().map(|stage| candidate(stage.name, Variant::Ladder(stage.at(head_dim)))).collect()
+            Kernel::Cpu => {
+                cpu::STAGES.iter().map(|stage| Candidate::new(stage.name, Variant::Cpu(stage.config))).collect()
             }
+            Kernel::Ladder => ladder::STAGES
+                .iter()
+                .map(|stage| Candidate::new(stage.name, Variant::Ladder(stage.at(head_dim))))
+                .collect(),
             Kernel::Hopper => {
                 let variant = |stage: &hopper::Stage| Variant::Hopper(stage.at(head_dim, mask));
-                hopper::STAGES.iter().map(|stage| candidate(stage.name, variant(stage))).collect()
+                hopper::STAGES.iter().map(|stage| Candidate::new(stage.name, variant(stage))).collect()
             }
         }
     }

@@ -42,14 +42,11 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let candidate = match &arguments.variant {
         Some(text) => {
             let variant = suited(text, problem.shape().head_dim, problem.mask())?;
+            Plan::with_variant(&problem, variant)?;
             Candidate::new(variant.kernel(), variant)
         }
-        None => {
-            let variant = Plan::new(&problem)?.variant();
-            Candidate::planned(variant.kernel(), variant, &problem)
-        }
+        None => Candidate::planned(&problem)?,
     };
-    Plan::with_variant(&problem, candidate.variant)?;
     let problem = arguments.output.apply(problem, std::slice::from_ref(&candidate));
     let provenance = Provenance::capture(rayon::current_num_threads());
     let provenance = if candidate.on_gpu() { provenance.with_cuda() } else { provenance };

@@ -100,16 +100,14 @@ impl VariantArguments {
     /// The one variant that the plan picks, or one for each accuracy that was asked for.
     pub fn planned(&self, problem: &Problem) -> Result<Vec<Candidate>> {
         if self.accuracy.is_empty() {
-            let variant = Plan::new(problem)?.variant();
-            return Ok(vec![Candidate::planned(variant.kernel(), variant, problem)]);
+            return Ok(vec![Candidate::planned(problem)?]);
         }
         let mut candidates: Vec<Candidate> = Vec::new();
         for word in &self.accuracy {
-            let problem = problem.with_accuracy(word.parse()?);
-            let variant = Plan::new(&problem)?.variant();
+            let planned = Candidate::planned(&problem.with_accuracy(word.parse()?))?;
             // A kernel that has no choice is the same for every word.
-            if variant.accuracy().is_some() || candidates.iter().all(|other| other.variant != variant) {
-                candidates.push(Candidate::planned(format!("{} {word}", variant.kernel()), variant, &problem));
+            if planned.word.is_some() || candidates.iter().all(|other| other.variant != planned.variant) {
+                candidates.push(Candidate { name: format!("{} {word}", planned.name), ..planned });
             }
         }
         Ok(candidates)

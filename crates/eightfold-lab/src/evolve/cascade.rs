@@ -91,11 +91,14 @@ pub fn suits(problem: &Problem, baseline: &Variant, variant: &Variant) -> Result
 impl<'a> Bench<'a> {
     /// What all candidates of a task are timed against.
     pub fn baseline(task: &Task) -> Result<Candidate> {
-        let variant: Variant = match &task.baseline {
-            Some(text) => text.parse()?,
-            None => shipped(&task.kernel, &problem(task)?)?,
+        let baseline = |variant| Candidate::new("baseline", variant);
+        let baseline = match &task.baseline {
+            Some(text) => baseline(text.parse()?),
+            None => {
+                let problem = problem(task)?;
+                baseline(shipped(&task.kernel, &problem)?).held_to(problem.accuracy())
+            }
         };
-        let baseline = Candidate::new("baseline", variant);
         if baseline.on_gpu() {
             Device::default()?;
         }
@@ -164,7 +167,7 @@ impl<'a> Bench<'a> {
         let restricted = |error: Error| Fate::Restricted { reason: error.to_string() };
         let variant: Variant = request.variant.parse().map_err(restricted)?;
         suits(&self.problem, &self.baseline.variant, &variant).map_err(restricted)?;
-        let candidate = Candidate::new(&request.variant, variant);
+        let candidate = Candidate { word: self.baseline.word, ..Candidate::new(&request.variant, variant) };
         let _replaced = match &request.source {
             Some(text) => Some(Replaced::new(&variant, text).map_err(restricted)?),
             None => None,

@@ -36,7 +36,8 @@ pub fn validate(
     let mut candidates = vec![baseline.clone()];
     for text in &validation.variants {
         let variant: Variant = text.parse()?;
-        candidates.push(Candidate::new(difference(&baseline.variant, &variant), variant));
+        let name = difference(&baseline.variant, &variant);
+        candidates.push(Candidate { name, variant, ..baseline.clone() });
     }
     let examination = Examination {
         shape: &task.shape,

@@ -453,7 +453,6 @@ fn check_sections(text: &str, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eightfold::Accuracy;
 
     /// The error after one replacement in the embedded file.
     fn error_after(from: &str, to: &str) -> String {

@@ -187,9 +187,11 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     };
     let large = Shape::new(4, 16, 4096, head_dim);
     // Under the mask, the second half of a prompt: each of its queries sees many keys.
-    let later = |shape: Shape| Shape { key_len: shape.key_len * if mask == Mask::Causal { 2 } else { 1 }, ..shape };
-    let [many, few_heads, one_head] = [(2, 16, 16384), (1, 2, 8192), (1, 1, 8192)]
-        .map(|(batch, heads, len)| later(Shape::new(batch, heads, len, head_dim)));
+    let later = |batch, heads, len| {
+        let key_len = if mask == Mask::Causal { 2 * len } else { len };
+        Shape { key_len, ..Shape::new(batch, heads, len, head_dim) }
+    };
+    let many = later(2, 16, 16384);
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
     let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
     let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
@@ -202,8 +204,8 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     if mask == Mask::Causal {
         others.extend(of_every_accuracy("starting early", large));
     }
-    others.extend(of_every_accuracy("few heads", few_heads));
-    others.extend(of_every_accuracy("one head", one_head));
+    others.extend(of_every_accuracy("few heads", later(1, 2, 8192)));
+    others.extend(of_every_accuracy("one head", later(1, 1, 8192)));
     others.extend([
         ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
         ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
@@ -231,9 +233,13 @@ mod tests {
     use super::*;
     use crate::cuda::Arch;
 
+    fn planned(shape: Shape, accuracy: Accuracy) -> (Config, String) {
+        let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
+        choose(&problem, &Operands::hoped(&problem), 132)
+    }
+
     fn chosen(shape: Shape) -> Config {
-        let problem = Problem::new(shape).unwrap();
-        choose(&problem, &Operands::hoped(&problem), 132).0
+        planned(shape, Accuracy::Fast).0
     }
 
     #[test]
@@ -258,14 +264,12 @@ mod tests {
         assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
-        let reason =
-            |shape| choose(&Problem::new(shape).unwrap(), &Operands::hoped(&Problem::new(shape).unwrap()), 132).1;
+        let reason = |shape| planned(shape, Accuracy::Fast).1;
         let many = Shape::new(2, 16, 16384, 128);
         assert_eq!((chosen(decode).linear, chosen(many).linear), (8, 7));
         assert_eq!([decode, many].map(|shape| reason(shape).contains("more weights exact")), [false, true]);
         let weights = |accuracy: &Accuracy| {
-            let one_head = Problem::new(Shape::new(1, 1, 65536, 64)).unwrap().with_accuracy(*accuracy);
-            let config = choose(&one_head, &Operands::hoped(&one_head), 132).0;
+            let config = planned(Shape::new(1, 1, 65536, 64), *accuracy).0;
             (config.linear, config.weights)
         };
         assert_eq!(

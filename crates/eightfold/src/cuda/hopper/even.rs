@@ -4,6 +4,7 @@
 use super::config::{Config, Weights};
 use super::launch::work::Cut;
 use crate::problem::{Mask, Problem, Shape};
+use std::f64::consts::E;
 use std::iter;
 
 /// The relative error on N(0,1) inputs if all exponentials are linear and keys and heads very many.
@@ -65,7 +66,7 @@ fn expected_error(config: &Config, problem: &Problem, keys: f64) -> f64 {
         Weights::Mixed => EXACT_SHARE * 7.0 / 8.0,
         Weights::Split => 0.0,
     };
-    let deviation = 0.5 / 1f64.exp() * (2.0 / columns).sqrt();
+    let deviation = 0.5 / E * (2.0 / columns).sqrt();
     linear * share.sqrt() * (1.0 + ROOM * deviation)
 }
 
