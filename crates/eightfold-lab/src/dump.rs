@@ -1,6 +1,7 @@
 //! The intermediate tiles of one block of a GPU kernel, for whoever looks for a fault.
 
 use crate::gates::Case;
+use crate::simulate;
 use crate::store;
 use eightfold::cuda::driver::Device;
 use eightfold::cuda::ladder::{Config, Prepared, Tile, TileDump};
@@ -18,7 +19,8 @@ pub fn tiles(config: &Config, case: &Case, unit: usize) -> Result<TileDump> {
     let q = DeviceTensor::upload(&device, &stream, &case.q, Layout::Bhsd)?;
     let k = DeviceTensor::upload(&device, &stream, &case.k, Layout::Bhsd)?;
     let v = DeviceTensor::upload(&device, &stream, &case.v, Prepared::value_layout(config))?;
-    Prepared::new(&device, &case.problem, config, &q, &k, &v)?.dump(&stream, &q, &k, &v, unit)
+    let prepared = Prepared::new(&device, &case.problem, config, &q, &k, &v)?;
+    simulate::explain_failures(|| prepared.dump(&stream, &q, &k, &v, unit))
 }
 
 /// Writes the tiles as `tile0.scores`, `tile0.weights`, `tile0.output`, `tile0.row_maxima`, `tile0.row_sums`, and so on.

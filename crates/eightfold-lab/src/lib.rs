@@ -23,6 +23,7 @@ pub mod quantizer;
 pub mod record;
 pub mod report;
 pub mod shapes;
+pub mod simulate;
 pub mod store;
 pub mod tensors;
 pub mod verdict;

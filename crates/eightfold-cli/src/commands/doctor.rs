@@ -11,6 +11,7 @@ use eightfold::{Error, Result, installed};
 use eightfold_lab::numbers::counted;
 use eightfold_lab::peers::Torch;
 use eightfold_lab::provenance::{Checkout, Provenance};
+use eightfold_lab::simulate::CxxCompiler;
 use eightfold_lab::store::Store;
 use serde::Serialize;
 
@@ -79,6 +80,7 @@ fn examine(arguments: &Arguments) -> Vec<Finding> {
         feature("AVX-512 VNNI", features.avx512_vnni, "this CPU has none: two instructions do its work"),
         gpu(),
         nvrtc(),
+        simulator(),
     ];
     findings.extend(kernel_cache());
     findings.extend(plans());
@@ -138,6 +140,18 @@ fn nvrtc() -> Finding {
         Err(error) => Finding::missing("NVRTC", error),
     };
     Finding { tried: Compiler::search().iter().map(tried).collect(), ..finding }
+}
+
+/// What compiles kernels for the simulated device.
+fn simulator() -> Finding {
+    let what = "simulator";
+    match CxxCompiler::find() {
+        Ok(compiler) => {
+            let detail = format!("kernels for GPUs run on this CPU with `run --on simulator`: {}", compiler.version);
+            Finding::new(what, true, detail)
+        }
+        Err(error) => Finding::missing(what, error),
+    }
 }
 
 /// Whether compiled kernels are kept; none without a compiler.

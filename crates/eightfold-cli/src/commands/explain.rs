@@ -3,7 +3,8 @@
 use super::selection::AccuracyArguments;
 use crate::{Verdict, output};
 use clap::Args;
-use eightfold::{Mask, Plan, Problem, Result};
+use eightfold::cuda::driver::Device;
+use eightfold::{Considered, Mask, Plan, Problem, Result};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::shapes;
@@ -29,14 +30,31 @@ pub struct Arguments {
 struct Explanation {
     problem: ProblemRecord,
     variant: String,
-    considered: Vec<Considered>,
+    considered: Vec<Choice>,
 }
 
 #[derive(Serialize)]
-struct Considered {
+struct Choice {
     variant: String,
     chosen: bool,
     reason: String,
+}
+
+impl Arguments {
+    /// Where there is no GPU: how what would run on one is checked all the same.
+    fn on_simulator(&self, plan: &Plan) -> Option<String> {
+        let on_gpu = |considered: &Considered| considered.variant.on_device().is_some();
+        let what = match &self.variant {
+            Some(variant) => plan.variant().on_device().map(|_| format!("--variant {variant}")),
+            None => plan.considered().iter().any(on_gpu).then(|| "--kernel hopper".into()),
+        };
+        let causal = if self.causal { " --causal" } else { "" };
+        let what = what.filter(|_| Device::default().is_err())?;
+        Some(format!(
+            "check    eightfold run --on simulator {what} --shape {}{causal}: on this CPU in a GPU's place\n",
+            self.shape
+        ))
+    }
 }
 
 /// Prints the plan.
@@ -51,7 +69,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         None => Plan::new(&problem)?,
     };
     if json {
-        let considered = plan.considered().iter().map(|considered| Considered {
+        let considered = plan.considered().iter().map(|considered| Choice {
             variant: considered.variant.to_string(),
             chosen: considered.chosen,
             reason: considered.reason.clone(),
@@ -62,7 +80,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             considered: considered.collect(),
         })?;
     } else {
-        output::print(&plan.explain())?;
+        output::print(&(plan.explain() + &arguments.on_simulator(&plan).unwrap_or_default()))?;
     }
     Ok(Verdict::Passed)
 }

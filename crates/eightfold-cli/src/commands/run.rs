@@ -8,7 +8,7 @@ use crate::Verdict;
 use crate::output::gates_table;
 use crate::progress::Bar;
 use clap::{Args, ValueEnum};
-use eightfold::{Layout, Mask, Problem, Result};
+use eightfold::{Error, Layout, Mask, Problem, Result};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
 use eightfold_lab::gates::odd::{self, SweepCase};
 use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, prepare_all, quantizer, standard_cases};
@@ -16,6 +16,7 @@ use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
 use eightfold_lab::shapes::NamedShape;
+use eightfold_lab::simulate::{self, Schedules};
 use eightfold_lab::tensors::UserTensors;
 use std::path::PathBuf;
 
@@ -30,9 +31,12 @@ pub struct Arguments {
     /// standard set]
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', num_args = 1..)]
     families: Vec<String>,
-    /// Seeds of generated inputs [default: a standard set]
-    #[arg(long, value_name = "SEED", value_delimiter = ',', num_args = 1..)]
-    seeds: Vec<u64>,
+    /// Seeds of generated inputs [default: a standard set]; on the simulator those of schedules, such as 0,4 or 0-99
+    /// [default: 0-2]
+    #[arg(long, value_name = "SEED", value_delimiter = ',', num_args = 1.., value_parser = seed_range)]
+    seeds: Vec<SeedRange>,
+    #[command(flatten)]
+    simulator: SimulatorArguments,
     /// Your own q, k and v (safetensors) instead of generated inputs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "families", "seeds"])]
     inputs: Option<PathBuf>,
@@ -54,6 +58,66 @@ pub struct Arguments {
     dump_tiles: Option<PathBuf>,
     #[command(flatten)]
     record: RecordArguments,
+}
+
+/// Where variants for GPUs run.
+#[derive(Args, Debug)]
+pub struct SimulatorArguments {
+    /// What runs the variants for GPUs: the device, or this machine's CPU in its place, which is slow and finds races
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Place::Device)]
+    pub on: Place,
+    /// On the simulator: do not look for races, which takes two to three times as long
+    #[arg(long)]
+    pub no_races: bool,
+    /// On the simulator: how long one launch may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub limit: f64,
+}
+
+/// What runs variants for GPUs.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The GPU of this machine
+    Device,
+    /// The simulated device: needs a C++ compiler
+    Simulator,
+}
+
+impl SimulatorArguments {
+    /// Makes the simulated device the device of this process, if it was asked for.
+    fn settle(&self, seeds: &[u64]) -> Result<()> {
+        if self.on == Place::Device {
+            return Ok(());
+        }
+        if !(self.limit > 0.0 && self.limit.is_finite()) {
+            let fix = "give a number of seconds above zero";
+            return Err(Error::invalid("limit", format!("{} is no time", self.limit), fix));
+        }
+        let mut schedules =
+            Schedules { races: !self.no_races, limit_seconds: Some(self.limit), ..Schedules::default() };
+        if !seeds.is_empty() {
+            schedules.seeds = seeds.to_vec();
+        }
+        simulate::set_schedules(schedules);
+        simulate::install()
+    }
+}
+
+/// Seeds from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeedRange {
+    first: u64,
+    last: u64,
+}
+
+fn seed_range(text: &str) -> std::result::Result<SeedRange, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text:?} is no seed: {error}"));
+    let (first, last) = (number(first)?, number(last)?);
+    if last < first || last - first >= 100_000 {
+        return Err(format!("{text:?} is no range of at most 100000 seeds"));
+    }
+    Ok(SeedRange { first, last })
 }
 
 /// How to read, and what to compute on, a user's own tensors.
@@ -96,6 +160,7 @@ impl OwnInputArguments {
 /// Checks every chosen variant on every chosen shape, or compiles it for other machines, prints the tables, writes the
 /// record.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
+    arguments.simulator.settle(&arguments.seeds())?;
     if arguments.build.asked() {
         return build::execute(&arguments.build, &arguments.variants, &arguments.record, json);
     }
@@ -157,6 +222,10 @@ enum Source {
 }
 
 impl Arguments {
+    fn seeds(&self) -> Vec<u64> {
+        self.seeds.iter().flat_map(|range| range.first..=range.last).collect()
+    }
+
     fn jobs(&self) -> Result<Vec<Job>> {
         let mask = self.shapes.mask();
         if let Some(path) = &self.inputs {
@@ -179,10 +248,12 @@ impl Arguments {
     fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
         let problem = self.written(Problem::new(shape)?.with_mask(mask));
         let mut cases = standard_cases(&problem, Thoroughness::Full);
-        if !self.families.is_empty() || !self.seeds.is_empty() {
+        // On the simulator the seeds are those of schedules.
+        let simulated = self.simulator.on == Place::Simulator;
+        if simulated || !self.families.is_empty() || !self.seeds.is_empty() {
             let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
             let families = if named.is_empty() { Family::ALL.to_vec() } else { named };
-            let seeds = if self.seeds.is_empty() { vec![1] } else { self.seeds.clone() };
+            let seeds = if simulated || self.seeds.is_empty() { vec![1] } else { self.seeds() };
             cases = families
                 .iter()
                 .flat_map(|&family| seeds.iter().map(move |&seed| StandardCase { problem, family, seed }))

@@ -11,5 +11,6 @@ mod ledger;
 mod machine_faults;
 mod profile;
 mod report;
+mod simulator;
 mod support;
 mod words;

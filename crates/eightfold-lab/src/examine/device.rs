@@ -4,6 +4,7 @@ use super::{Candidate, Examination, unavailable};
 use crate::gates::resource::{self, Built};
 use crate::gates::{Case, Outcome};
 use crate::record::Entry;
+use crate::simulate;
 use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::Device;
 use eightfold::cuda::{Arch, Config};
@@ -73,6 +74,9 @@ impl<'a> OnDevice<'a> {
     }
 
     fn build(&self, config: &Config, case: &Case) -> Built {
+        if simulate::is_installed() {
+            return Built::unavailable("the simulator counts no registers and no spills");
+        }
         let compiler = match Compiler::find() {
             Ok(compiler) => compiler,
             Err(error) => return Built::unavailable(error),

@@ -1,5 +1,6 @@
 //! What is put to the test.
 
+use crate::simulate::{self, SimulatedVariant};
 use eightfold::{Fp8Tensor, Output, Plan, Problem, Result, RunReport, Variant};
 
 /// Something that computes attention and is put to the test.
@@ -35,6 +36,10 @@ impl Subject for PlannedVariant {
         v: &Fp8Tensor,
         output: &mut Output,
     ) -> Result<RunReport> {
+        if simulate::is_installed() && self.0.on_device().is_some() {
+            let schedules = simulate::schedules();
+            return SimulatedVariant { variant: self.0, schedules }.run(problem, q, k, v, output);
+        }
         Plan::with_variant(problem, self.0)?.run(q, k, v, output)
     }
 }

@@ -11,6 +11,7 @@
 #include "hopper/shared.cuh"
 #include "hopper/store.cuh"
 #include "hopper/tile.cuh"
+#include "ptx/register.cuh"
 
 // The place of the block's unit of work in a round, less than zero where there is none: as the host lists them
 // (`src/cuda/hopper/launch/order.rs`), or dealt out in rounds, every other one backwards, since causal units are ordered
@@ -76,8 +77,10 @@ struct Attend : Tile {
             if constexpr (WARPGROUPS == 1) {
                 early_value_scale = *value_scale(work.first_tile);
                 // What the end needs is fetched while the first tile is on its way.
-                asm volatile("" ::"l"(problem.output), "l"(problem.output_row_stride), "l"(problem.lse),
-                             "l"(problem.v_means));
+                need_now(problem.output);
+                need_now(problem.output_row_stride);
+                need_now(problem.lse);
+                need_now(problem.v_means);
             }
             sleep_until_phase(shared.queries_full(), round % 2);
             int tile = work.last_tile - 1;
@@ -85,7 +88,7 @@ struct Attend : Tile {
             if (tile >= work.first_tile) {
                 await_keys();
             } else {
-                leave(shared.queries_empty());
+                leave_unused(shared.queries_empty());
             }
         }
         start();
@@ -145,9 +148,9 @@ struct Attend : Tile {
 
     __device__ void skip() {
         await_keys();
-        leave(shared.keys_empty(ring.stage));
+        leave_unused(shared.keys_empty(ring.stage));
         sleep_until_phase(shared.values_full(ring.stage), ring.parity);
-        leave(shared.values_empty(ring.stage));
+        leave_unused(shared.values_empty(ring.stage));
         ring.advance();
         pass_turn();
     }
@@ -223,7 +226,7 @@ struct Attend : Tile {
 
     __device__ void store(const Work& done, float scale) {
         if constexpr (!SPARE_REGISTERS) {
-            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+            thread = thread_index_anew();
             quad = thread % 4;
             first_row = first_row_of(thread);
         }
@@ -238,13 +241,19 @@ struct Attend : Tile {
 
     // So that no register keeps it through the loop.
     __device__ void remake_work() {
-        asm volatile("" : "+r"(round));
+        forget_origin(round);
         work = Work(problem, place_of(problem, round));
     }
 
-    // Every warp tells the producer that it needs a buffer no more.
+    // Every warp tells the producer that it needs a buffer no more. All its lanes must have passed their wait for it: one
+    // that is late by a whole refill would wait for a phase that has gone by. After a product they have.
     __device__ void leave(unsigned empty) {
         if (thread % 32 == 0) arrive(empty);
+    }
+    // The same for a buffer of which nothing was multiplied.
+    __device__ void leave_unused(unsigned empty) {
+        __syncwarp();
+        leave(empty);
     }
     // Of the tile before, whose products are done.
     __device__ void leave_values() {
@@ -304,6 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
     } else {
         if constexpr (WARPGROUPS > 1) take_registers<COMPUTE_REGISTERS>();
         shared.write_ones();
+        if (problem.packed_heads > 1) shared.clear_queries(problem.packed_heads * problem.query_len);
         sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
         if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);

@@ -37,11 +37,7 @@ __device__ inline bool is_last_part(const Attention& problem, const Work& work, 
         last = atomicAdd(problem.tickets + work.unit, 1) + 1 == static_cast<unsigned>(problem.splits);
         if (last) problem.tickets[work.unit] = 0;
     }
-    int any;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.red.or.pred q, 1, %2, p; selp.s32 %0, 1, 0, q; }"
-                 : "=r"(any)
-                 : "r"(last), "n"(WARPGROUPS * WARPGROUP)
-                 : "memory");
+    bool any = is_true_for_any_of_role<1, WARPGROUPS * WARPGROUP>(last);
     if (any) __threadfence();
     return any;
 }

@@ -1,5 +1,6 @@
 // S = Q·Kᵀ of one warpgroup's rows and one tile of keys, in f16 or f32, and what is done to it before the exponentials.
 #pragma once
+#include "hopper/descriptor.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/shared.cuh"
 #include "ptx/convert.cuh"
@@ -10,6 +11,15 @@ constexpr unsigned HALVES_65504 = 0x7bff7bff;
 constexpr unsigned HALVES_LOWEST = 0xfc00fc00;  // minus infinity
 constexpr unsigned HALVES_MINUS_64 = 0xd400d400;
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
+
+// A whole number up to 2048 that is known at compile time, as f16 in both halves of a word.
+__device__ constexpr unsigned halves_of(int number) {
+    if (number == 0) return 0;
+    int exponent = 0;
+    while (number >> (exponent + 1) != 0) ++exponent;
+    unsigned half = (exponent + 15) << 10 | (number << 10 >> exponent & 0x3ff);
+    return half << 16 | half;
+}
 
 struct HalfScores {
     __device__ unsigned at(int i) const { return value[i / (SCORE_COLUMNS / 4)][i % (SCORE_COLUMNS / 4)]; }

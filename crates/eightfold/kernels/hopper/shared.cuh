@@ -62,6 +62,16 @@ struct Shared {
         publish_barriers();
     }
 
+    // Every computing thread: rows of the tile of queries that no copy touches. Whatever lay there would be multiplied, too,
+    // and have a say where a warp decides together.
+    __device__ void clear_queries(int first_row) const {
+        constexpr int CHUNKS = HEAD_DIM / 16;
+        for (int i = first_row * CHUNKS + threadIdx.x; i < TILE_QUERIES * CHUNKS; i += WARPGROUPS * WARPGROUP) {
+            store_shared_16(queries() + 16 * i, make_uint4(0, 0, 0, 0));
+        }
+        publish_stores();
+    }
+
     // Every computing thread: the rows of ones below V, which no copy touches; zeros for the first `absent` keys.
     __device__ void write_ones(int absent = 0) const {
         if constexpr (SUM_COLUMNS > 0) {

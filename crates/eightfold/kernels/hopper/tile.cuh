@@ -5,6 +5,10 @@
 #include "hopper/sums.cuh"
 #include "hopper/weights.cuh"
 
+// A number that all lanes of the warp have in common, so that the compiler knows: loops that it bounds need no
+// predicates, and descriptors made of it stay in uniform registers. All lanes of the warp.
+__device__ inline int same_in_warp(int number) { return __shfl_sync(0xffffffff, number, 0); }
+
 struct Tile {
     const Attention& problem;
     Work work;

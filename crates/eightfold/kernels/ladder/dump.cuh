@@ -59,12 +59,13 @@ __device__ inline void dump_weights(const Attention& problem, const SharedRows& 
     }
 }
 
-// `total` of a row as the whole quad sees it.
+// `total` of a row as the whole quad sees it; its first lane writes.
 __device__ inline void dump_rows(const Attention& problem, const Rows& rows, int key_tile, int row_warp, int lane) {
     Dump dump(problem, key_tile);
     for (int row = 0; row < Rows::COUNT; ++row) {
         float total = SOFTMAX == SOFTMAX_FUSED ? quad_sum(rows.sum[row]) : rows.sum[row];
         int line = row_warp * WARP_ROWS + 8 * row + lane / 4;
+        if (lane % 4 != 0) continue;
         dump.maxima[line] = rows.maximum[row];
         dump.totals[line] = total * WEIGHT_UNIT;
     }

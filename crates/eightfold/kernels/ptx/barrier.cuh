@@ -7,6 +7,17 @@ __device__ inline void sync_threads_of_role() {
     asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
+// barrier.red.or: the same, and whether the condition holds for any of the threads.
+template <int BARRIER, int THREADS>
+__device__ inline bool is_true_for_any_of_role(int condition) {
+    int any;
+    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.red.or.pred q, %2, %3, p; selp.s32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"(condition), "n"(BARRIER), "n"(THREADS)
+                 : "memory");
+    return any;
+}
+
 // mbarrier.init: one thread, before anyone uses the barrier.
 __device__ inline void init_barrier(unsigned address, unsigned arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");

@@ -59,10 +59,6 @@ __device__ inline void copy_box_to_blocks(unsigned short blocks, unsigned shared
 // prefetch.tensormap: the map will be needed soon.
 __device__ inline void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
-// A number that all lanes of the warp have in common, so that the compiler knows: loops that it bounds need no
-// predicates, and descriptors made of it stay in uniform registers. All lanes of the warp.
-__device__ inline int same_in_warp(int number) { return __shfl_sync(0xffffffff, number, 0); }
-
 // setmaxnreg: this warpgroup gives registers back, or waits until it can have more. Every thread of the warpgroup.
 template <int REGISTERS>
 __device__ inline void give_up_registers() {

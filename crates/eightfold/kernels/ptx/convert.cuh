@@ -47,6 +47,18 @@ __device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
     return static_cast<unsigned>(low) | static_cast<unsigned>(high) << 16;
 }
 
+// cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: two f32 to two codes, the first in the low byte.
+template <bool E5M2>
+__device__ inline unsigned pack_fp8(float first, float second) {
+    unsigned short codes;
+    if constexpr (E5M2) {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+    } else {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+    }
+    return codes;
+}
+
 struct Floats2 {
     float low, high;
 };

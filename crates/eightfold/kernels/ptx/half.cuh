@@ -12,15 +12,6 @@ __device__ inline void lower_halves(unsigned& pair, unsigned bound) {
     asm volatile("min.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(bound));
 }
 
-// A whole number up to 2048 that is known at compile time, as f16 in both halves of a word.
-__device__ constexpr unsigned halves_of(int number) {
-    if (number == 0) return 0;
-    int exponent = 0;
-    while (number >> (exponent + 1) != 0) ++exponent;
-    unsigned half = (exponent + 15) << 10 | (number << 10 >> exponent & 0x3ff);
-    return half << 16 | half;
-}
-
 // a · b + c, rounded once.
 __device__ inline unsigned multiply_add_halves(unsigned a, unsigned b, unsigned c) {
     unsigned sum;

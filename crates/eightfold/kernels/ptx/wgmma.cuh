@@ -19,17 +19,6 @@ __device__ inline void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The descriptor of a matrix in shared memory whose rows are swizzled lines of `LINE` bytes: eight rows follow each
-// other, and so do their groups. 32 values further along a row is STEP_32 more.
-template <int LINE>
-__device__ inline unsigned long long describe_matrix(unsigned shared_address) {
-    static_assert(LINE == 64 || LINE == 128, "rows are swizzled in 64 or 128 bytes");
-    unsigned long long group_stride = LINE * 8 / 16;
-    unsigned long long swizzle = LINE == 128 ? 1 : 2;
-    return (shared_address & 0x3ffff) >> 4 | 1ull << 16 | group_stride << 32 | swizzle << 62;
-}
-constexpr unsigned long long STEP_32 = 32 / 16;
-
 // Setting an accumulator to zero in a way that the compiler leaves where it is.
 __device__ inline void clear(float& accumulator) { asm volatile("mov.b32 %0, 0;" : "+f"(accumulator)); }
 

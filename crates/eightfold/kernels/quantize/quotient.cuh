@@ -1,26 +1,9 @@
 // value / scale, and its code, without a division for every value.
 #pragma once
+#include "ptx/arithmetic.cuh"
+#include "ptx/convert.cuh"
 
 constexpr float SMALLEST_SCALE = 1.17549435e-38f;  // the smallest normal f32
-
-// The instructions by name, so that the compiler's flags change nothing: each rounds once and keeps subnormals.
-__device__ inline float divide(float a, float b) {
-    float quotient;
-    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
-    return quotient;
-}
-
-__device__ inline float multiply(float a, float b) {
-    float product;
-    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
-    return product;
-}
-
-__device__ inline float multiply_add(float a, float b, float c) {
-    float sum;
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(b), "f"(c));
-    return sum;
-}
 
 // The scale that maps the largest magnitude to the largest code; it is never subnormal, and 1 for nothing but zeros.
 __device__ inline float scale_for(float largest, float largest_code) {
@@ -54,13 +37,5 @@ __device__ inline float quotient(float value, const Divisor& by) {
     return multiply_add(excess, -by.inverse, guess);
 }
 
-// cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: two codes, the first in the low byte.
-__device__ inline unsigned encode(float first, float second) {
-    unsigned short codes;
-#if FORMAT_E5M2
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-#else
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-#endif
-    return codes;
-}
+// Two codes, the first in the low byte.
+__device__ inline unsigned encode(float first, float second) { return pack_fp8<FORMAT_E5M2>(first, second); }

@@ -1,16 +1,17 @@
 // 16 bytes of neighbouring values: how they are loaded, widened to f32, centred, and how large they are.
 #pragma once
+#include "ptx/address.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/load.cuh"
 #include "quantize/problem.cuh"
 
 struct Vector {
     float values[VECTOR];
 };
 
-// cvt.f32.f16 of both halves of a word.
 __device__ inline void widen_f16(unsigned word, float& low, float& high) {
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
-        : "=f"(low), "=f"(high)
-        : "r"(word));
+    const Floats2 floats = to_floats(word);
+    low = floats.low, high = floats.high;
 }
 
 __device__ inline void widen_bf16(unsigned word, float& low, float& high) {
@@ -21,43 +22,6 @@ __device__ inline void widen_bf16(unsigned word, float& low, float& high) {
 // Where a vector of a row lies that is so many rows below another.
 __device__ inline const char* address(const Quantize& problem, const char* first, int row, int channel) {
     return first + (static_cast<long long>(row) * problem.row_stride + channel) * BYTES;
-}
-
-// mad.wide.s32: the address so many strides on. One instruction, where the compiler would multiply 64 bits by 64.
-template <class Byte>
-__device__ inline Byte* strides_on(Byte* first, int count, int stride_bytes) {
-    unsigned long long address;
-    asm("mad.wide.s32 %0, %1, %2, %3;"
-        : "=l"(address)
-        : "r"(count), "r"(stride_bytes), "l"(reinterpret_cast<unsigned long long>(first)));
-    return reinterpret_cast<Byte*>(address);
-}
-
-// ld.global.nc: for values that will be read again.
-__device__ inline uint4 load(const char* source) {
-    uint4 words;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(source));
-    return words;
-}
-
-// ld.global.cs: for values that are read for the last time and need not stay in a cache.
-__device__ inline uint4 load_last(const char* source) {
-    uint4 words;
-    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(source));
-    return words;
-}
-
-// The same where there is something to load, and else zeros. Without a branch: loads stay where they are issued.
-__device__ inline uint4 load_last_if(bool exists, const char* source) {
-    uint4 words = make_uint4(0, 0, 0, 0);
-    asm volatile("{ .reg .pred exists; setp.ne.s32 exists, %5, 0; @exists ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
-                 : "l"(source), "r"(static_cast<int>(exists)));
-    return words;
 }
 
 __device__ inline Vector widen(uint4 words) {

@@ -125,7 +125,10 @@ fn no_shuffle_gathers_a_parted_warp() {
 fn nothing_that_a_launch_writes_is_read_through_the_read_only_cache() {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let files = ["hopper", "ptx"].into_iter().flat_map(|folder| fs::read_dir(kernels.join(folder)).unwrap());
-    let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect::<String>();
+    // The quantiser's loads, which no file of the kernel reaches.
+    let paths = files.map(|file| file.unwrap().path()).filter(|path| !path.ends_with("ptx/load.cuh"));
+    let texts = paths.map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
+    assert!(!texts.contains("ptx/load.cuh"));
     let through_the_cache = |line: &&str| ["__ldg", "global.nc", "__restrict__"].iter().any(|load| line.contains(load));
     let lines: Vec<_> = texts.lines().filter(through_the_cache).map(str::trim).collect();
     assert_eq!(lines, ["if (problem.places) return __ldg(problem.places + blockIdx.x * problem.listed + round);"]);

@@ -44,7 +44,7 @@ impl Cache {
 
     /// The cache in the user's folder for such things.
     pub(super) fn of_user() -> Self {
-        let cache = Cache::new(folder(|name| std::env::var_os(name).map(PathBuf::from)), Self::DEFAULT_MAX_BYTES);
+        let cache = Cache::new(folder_of_user(), Self::DEFAULT_MAX_BYTES);
         if cache.folder.is_none() {
             cache.note("there is no home folder; set EIGHTFOLD_CACHE to keep compiled kernels".into());
         }
@@ -88,6 +88,11 @@ impl Cache {
 }
 
 /// `EIGHTFOLD_CACHE`, or the platform's folder for what can be made again.
+/// The folder of this process's environment.
+pub(super) fn folder_of_user() -> Option<PathBuf> {
+    folder(|name| std::env::var_os(name).map(PathBuf::from))
+}
+
 fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|path| !path.as_os_str().is_empty());
     let absolute = |name: &str| set(name).filter(|path| path.is_absolute());

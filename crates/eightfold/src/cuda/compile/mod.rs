@@ -103,12 +103,28 @@ impl Tried {
     }
 }
 
-/// A loaded NVRTC with a cache of what it compiled. Any number of threads may compile at once.
+/// A loaded NVRTC with a cache of what it compiled, or what stands for it. Any number of threads may compile at once.
 #[derive(Debug)]
 pub struct Compiler {
-    library: nvrtc::Library,
+    backend: Backend,
     version: String,
-    cache: Cache,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Nvrtc { library: nvrtc::Library, cache: Cache },
+    Toolchain(Box<dyn Toolchain>),
+}
+
+/// What makes of a kernel's sources something that the driver of this process can load, in place of NVRTC: where the
+/// driver is not NVIDIA's but runs kernels by other means.
+pub trait Toolchain: std::fmt::Debug + Send + Sync {
+    /// Its name and version.
+    fn version(&self) -> String;
+
+    /// The image that the driver is handed. The first of the files, each a name under `kernels/` and its text, is the
+    /// program's; the others are the headers that it reaches.
+    fn compile(&self, files: &[(&str, &str)], program: &Program, arch: Arch) -> Result<Vec<u8>>;
 }
 
 /// What the one search of this process found.
@@ -119,40 +135,63 @@ struct Search {
 
 static SEARCH: OnceLock<Search> = OnceLock::new();
 
-/// The library that the program was told to use, until the search has asked for it.
-static CHOICE: Mutex<Choice> = Mutex::new(Choice { path: None, asked: false });
+/// The compiler that the program was told to use, until the search has asked for it.
+static CHOICE: Mutex<Choice> = Mutex::new(Choice { path: None, toolchain: None, asked: false });
 
 struct Choice {
     path: Option<PathBuf>,
+    toolchain: Option<Box<dyn Toolchain>>,
     asked: bool,
+}
+
+impl Choice {
+    /// To be changed, which makes sense before the search alone.
+    fn open(what: &str) -> Result<std::sync::MutexGuard<'static, Choice>> {
+        let choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
+        if choice.asked {
+            let fix = "name it before anything is compiled";
+            return Err(Error::invalid(what, "it was named after the search for it", fix));
+        }
+        Ok(choice)
+    }
 }
 
 /// Names the NVRTC to use, a library or a folder that holds one, before anything is compiled. It goes before the
 /// environment variable `EIGHTFOLD_NVRTC`, which does the same.
 pub fn set_nvrtc(path: impl Into<PathBuf>) -> Result<()> {
-    let mut choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
-    if choice.asked {
-        return Err(Error::invalid(
-            "nvrtc",
-            "it was named after the search for it",
-            "name it before anything is compiled",
-        ));
-    }
-    choice.path = Some(path.into());
+    Choice::open("nvrtc")?.path = Some(path.into());
+    Ok(())
+}
+
+/// Lets a toolchain stand for NVRTC in this process, before anything is compiled. There is no search then.
+pub fn set_toolchain(toolchain: Box<dyn Toolchain>) -> Result<()> {
+    Choice::open("toolchain")?.toolchain = Some(toolchain);
     Ok(())
 }
 
 fn searched() -> &'static Search {
     SEARCH.get_or_init(|| {
-        let chosen = {
+        let (chosen, toolchain) = {
             let mut choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
             choice.asked = true;
-            choice.path.clone()
+            (choice.path.clone(), choice.toolchain.take())
         };
+        if let Some(toolchain) = toolchain {
+            let version = toolchain.version();
+            return Search {
+                tried: Vec::new(),
+                compiler: Some(Compiler { backend: Backend::Toolchain(toolchain), version }),
+            };
+        }
         let load = |path: &Path| nvrtc::Library::open(path).map(|library| (library.version(), library));
         let (tried, library) = search::search(&Environment::of_process(chosen), load);
         Search { tried, compiler: library.map(|library| Compiler::new(library, Cache::of_user())) }
     })
+}
+
+/// The folder in which compiled kernels are kept: that of `EIGHTFOLD_CACHE`, else the user's; none without a home.
+pub fn cache_folder() -> Option<PathBuf> {
+    cache::folder_of_user()
 }
 
 /// The text of a file under `kernels/`.
@@ -206,12 +245,14 @@ impl Compiler {
 
     /// Keeps what is compiled in this folder, up to this size.
     pub fn with_cache(mut self, folder: &Path, max_bytes: u64) -> Self {
-        self.cache = Cache::new(Some(folder.to_owned()), max_bytes);
+        if let Backend::Nvrtc { cache, .. } = &mut self.backend {
+            *cache = Cache::new(Some(folder.to_owned()), max_bytes);
+        }
         self
     }
 
     fn new(library: nvrtc::Library, cache: Cache) -> Self {
-        Compiler { version: library.version(), library, cache }
+        Compiler { version: library.version(), backend: Backend::Nvrtc { library, cache } }
     }
 
     /// The version, such as `NVRTC 13.0`.
@@ -221,7 +262,10 @@ impl Compiler {
 
     /// Why compiled kernels are not kept, if they are not: compiling works without a cache, only slower.
     pub fn cache_note(&self) -> Option<&str> {
-        self.cache.trouble()
+        match &self.backend {
+            Backend::Nvrtc { cache, .. } => cache.trouble(),
+            Backend::Toolchain(_) => None,
+        }
     }
 
     /// Compiles, or takes the result from the cache.
@@ -243,15 +287,31 @@ impl Compiler {
     }
 
     fn compile_source(&self, source: &Source<'_>, program: &Program, arch: Arch) -> Result<Cubin> {
+        let (library, cache) = match &self.backend {
+            Backend::Nvrtc { library, cache } => (library, cache),
+            Backend::Toolchain(toolchain) => {
+                let files: Vec<_> = source.files().collect();
+                let image = toolchain.compile(&files, program, arch)?;
+                return Ok(Cubin {
+                    code_hash: fingerprint::of_bytes(&image),
+                    image: image.into(),
+                    entry: program.entry.to_owned(),
+                    arch,
+                    resources: Resources { dynamic_shared_bytes: program.dynamic_shared_bytes, ..Resources::default() },
+                    compiler: self.version.clone(),
+                    cached: false,
+                });
+            }
+        };
         let settings = options::nvrtc(program, arch);
         let mut options = settings.clone();
         options.extend(options::NVRTC_REPORT.map(String::from));
-        let key = self.key(source, &options, program.entry);
-        if let Some(Entry { log, image, .. }) = self.cache.get(key) {
+        let key = key(library, source, &options, program.entry);
+        if let Some(Entry { log, image, .. }) = cache.get(key) {
             let cubin = assemble(image, &log, program, arch, &self.version)?;
             return Ok(Cubin { cached: true, ..cubin });
         }
-        let compiled = match self.library.compile(source, &options) {
+        let compiled = match library.compile(source, &options) {
             Ok(compiled) => compiled,
             Err(nvrtc::Failure::Compiler(reason)) => return Err(Error::unavailable(&*self.version, reason, fetch())),
             Err(nvrtc::Failure::Program { log, name }) => {
@@ -259,7 +319,7 @@ impl Compiler {
                 if errors.is_empty() {
                     // When it is to report resources, NVRTC swallows some errors of the assembler, such as too much
                     // shared memory. Asked again without, it tells.
-                    if let Err(nvrtc::Failure::Program { log, .. }) = self.library.compile(source, &settings) {
+                    if let Err(nvrtc::Failure::Program { log, .. }) = library.compile(source, &settings) {
                         errors = log::errors(&log);
                     }
                 }
@@ -268,17 +328,17 @@ impl Compiler {
         };
         let cubin = assemble(compiled.image.clone(), &compiled.log, program, arch, &self.version)?;
         let description = format!("{} {} {} {}", self.version, source.name, program.entry, options.join(" "));
-        self.cache.put(key, &Entry { description, log: compiled.log, image: compiled.image });
+        cache.put(key, &Entry { description, log: compiled.log, image: compiled.image });
         Ok(cubin)
     }
+}
 
-    /// What a compiled kernel depends on. The architecture is among the options.
-    fn key(&self, source: &Source<'_>, options: &[String], entry: &str) -> u128 {
-        let compiler = [self.library.identity(), entry].into_iter();
-        let files = source.files().flat_map(|(name, text)| [name, text]);
-        let fields = compiler.chain(options.iter().map(String::as_str)).chain(files);
-        fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish()
-    }
+/// What a compiled kernel depends on. The architecture is among the options.
+fn key(library: &nvrtc::Library, source: &Source<'_>, options: &[String], entry: &str) -> u128 {
+    let compiler = [library.identity(), entry].into_iter();
+    let files = source.files().flat_map(|(name, text)| [name, text]);
+    let fields = compiler.chain(options.iter().map(String::as_str)).chain(files);
+    fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish()
 }
 
 /// Puts together what the log and the file say; where they do not agree, neither is to be believed.
