@@ -1,16 +1,14 @@
-//! Whole kernels: records of the correctness gate on an H200 and on the simulator, case by case.
+//! What docs/simulator.md says of whole kernels is what its records hold.
 
 use eightfold_lab::record::Record;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The same command on both, without a mask and with it: hopper, then the ladder.
-const PAIRS: [(&str, &str); 4] = [
-    ("20261116T234534Z-run", "20261117T001355Z-run"),
-    ("20261116T234538Z-run", "20261117T001355Z-run-2"),
-    ("20261116T234543Z-run", "20261117T001425Z-run-2"),
-    ("20261116T234547Z-run", "20261117T001425Z-run"),
-];
+const DOCUMENT: &str = include_str!("../../../../docs/simulator.md");
+
+fn record(name: &str) -> Record {
+    Record::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/simulator").join(name)).unwrap()
+}
 
 /// Errors of the kernel below this are rounding of the output, and differ as they like.
 const SMALLEST: f64 = 1e-6;
@@ -19,8 +17,7 @@ const MOST_OFF: f64 = 0.1;
 
 /// The relative L2 error and the hash of the output, by shape, variant and inputs.
 fn cases(name: &str, device: &str) -> BTreeMap<String, (f64, u64)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name).join("record.json");
-    let record: Record = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let record = record(name);
     assert_eq!(record.provenance.gpu.as_ref().unwrap().name, device, "{name}");
     let mut cases = BTreeMap::new();
     for group in &record.groups {
@@ -34,12 +31,13 @@ fn cases(name: &str, device: &str) -> BTreeMap<String, (f64, u64)> {
     cases
 }
 
+/// The correctness gate on an H200 and on the simulator, case by case.
 #[test]
 fn errors_on_the_simulator_are_those_on_an_h200() {
     let (mut compared, mut same_bits, mut furthest) = (0, 0, 0.0f64);
-    for (on_device, simulated) in PAIRS {
-        let device = cases(on_device, "NVIDIA H200");
-        for (key, (error, hash)) in cases(simulated, "simulated Hopper") {
+    for name in ["hopper", "hopper-causal", "ladder", "ladder-causal"] {
+        let device = cases(&format!("calibration/{name}.h200.json"), "NVIDIA H200");
+        for (key, (error, hash)) in cases(&format!("calibration/{name}.simulator.json"), "simulated Hopper") {
             let (expected, expected_hash) = device[&key];
             compared += 1;
             same_bits += usize::from(hash == expected_hash);
@@ -51,7 +49,33 @@ fn errors_on_the_simulator_are_those_on_an_h200() {
         }
     }
     assert!(compared > 900, "{compared} cases");
-    // What docs/simulator.md says.
     let said = format!("{compared} cases: {same_bits} to the last bit, the others within {:.2} %", 100.0 * furthest);
-    assert!(include_str!("../../../../docs/simulator.md").contains(&said), "{said}");
+    assert!(DOCUMENT.contains(&said), "{said}");
+}
+
+/// The median time of three records of one side, by shape.
+fn medians(mask: &str, side: &str) -> BTreeMap<String, f64> {
+    let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for turn in 1..=3 {
+        for group in record(&format!("cost/{mask}-{turn}-{side}.json")).groups {
+            times.entry(group.problem.title(&group.shape)).or_default().push(group.entries[0].p50_us().unwrap());
+        }
+    }
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    times.into_iter().map(|(shape, times)| (shape, median(times))).collect()
+}
+
+/// The kernels before the hang was mended, and after, on an H200.
+#[test]
+fn what_mending_the_hang_costs_is_what_was_measured() {
+    for mask in ["causal", "full"] {
+        let before = medians(mask, "before");
+        for (shape, after) in medians(mask, "after") {
+            let row = format!("| {shape} | {:.3}× |", after / before[&shape]);
+            assert!(DOCUMENT.contains(&row), "{row}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Fp8Tensor, Layout, Mask, Output, Plan, Problem, Result, Shape, Values, Variant};
 use eightfold_lab::inputs::{Family, Inputs};
 use eightfold_lab::kernel::suited;
+use eightfold_lab::provenance::Provenance;
 use eightfold_lab::simulate::{self, Finding, Schedule};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -26,6 +27,13 @@ pub fn simulator() -> bool {
 /// The folder to write records into, if everything is to run.
 pub fn record_folder() -> Option<PathBuf> {
     std::env::var_os("EIGHTFOLD_SIMULATOR_RECORD").map(PathBuf::from)
+}
+
+/// Where a table comes from.
+pub fn provenance() -> String {
+    let Provenance { time_utc, built_from, nvrtc, .. } = Provenance::capture(1).with_compiler();
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
+    format!("Commit {}, {time_utc}, {}.", or_unknown(built_from), or_unknown(nvrtc))
 }
 
 /// Runs every job, two at a time; the results are in the order of the jobs.
@@ -55,6 +63,8 @@ pub struct Bench {
     q: Fp8Tensor<'static>,
     k: Fp8Tensor<'static>,
     v: Fp8Tensor<'static>,
+    /// How V lies on the device, if not as the variant likes it best.
+    value_layout: Option<Layout>,
     expected: Vec<f32>,
 }
 
@@ -93,7 +103,12 @@ impl Bench {
         let cpu: Variant = "cpu:baseline".parse().unwrap();
         Plan::with_variant(&problem, cpu).unwrap().run(&q, &k, &v, &mut output).unwrap();
         let expected = values(&output);
-        Bench { problem, variant, q, k, v, expected }
+        Bench { problem, variant, q, k, v, value_layout: None, expected }
+    }
+
+    /// The same with V in this layout on the device.
+    pub fn with_values_as(self, layout: Layout) -> Bench {
+        Bench { value_layout: Some(layout), ..self }
     }
 
     /// Launched once or several times, one after the other, into the same output.
@@ -105,8 +120,8 @@ impl Bench {
             Ok(plan) => plan,
             Err(error) => return Ended::Failed(error.to_string()),
         };
-        let result = match launches {
-            1 => plan.run(&self.q, &self.k, &self.v, &mut output).map(|_| ()),
+        let result = match (launches, self.value_layout) {
+            (1, None) => plan.run(&self.q, &self.k, &self.v, &mut output).map(|_| ()),
             _ => self.launch(launches, &mut output),
         };
         let found = simulate::findings();
@@ -119,16 +134,15 @@ impl Bench {
             },
         }
     }
-}
 
-impl Bench {
     fn launch(&self, launches: usize, output: &mut Output) -> Result<()> {
         let config = self.variant.on_device().unwrap();
         let device = Device::default()?;
         let stream = device.stream()?;
         let q = DeviceTensor::upload(&device, &stream, &self.q, self.q.layout())?;
         let k = DeviceTensor::upload(&device, &stream, &self.k, self.k.layout())?;
-        let v = DeviceTensor::upload(&device, &stream, &self.v, config.value_layout())?;
+        let value_layout = self.value_layout.unwrap_or_else(|| config.value_layout());
+        let v = DeviceTensor::upload(&device, &stream, &self.v, value_layout)?;
         let mut on_device = DeviceOutput::new(&device, &self.problem)?;
         let mut prepared = Prepared::new(&device, &self.problem, &config, &q, &k, &v)?;
         for _ in 0..launches {

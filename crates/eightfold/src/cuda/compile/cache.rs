@@ -87,12 +87,12 @@ impl Cache {
     }
 }
 
-/// `EIGHTFOLD_CACHE`, or the platform's folder for what can be made again.
 /// The folder of this process's environment.
 pub(super) fn folder_of_user() -> Option<PathBuf> {
     folder(|name| std::env::var_os(name).map(PathBuf::from))
 }
 
+/// `EIGHTFOLD_CACHE`, or the platform's folder for what can be made again.
 fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|path| !path.as_os_str().is_empty());
     let absolute = |name: &str| set(name).filter(|path| path.is_absolute());
