@@ -147,15 +147,17 @@ fn launches_repeat_in_a_graph_and_in_two_streams() {
         let other_stream = device.stream().unwrap();
         let mut first = DeviceOutput::new(&device, &problem).unwrap();
         let mut second = DeviceOutput::new(&device, &problem).unwrap();
-        let graph = stream.capture(&mut || prepared.launch(&stream, &q, &k, &v, &mut first)).unwrap();
+        let mut graph = stream.capture(&mut || prepared.launch(&stream, &q, &k, &v, &mut first)).unwrap();
         for _ in 0..5 {
-            graph.launch(&stream).unwrap();
+            // SAFETY: all that the graph uses lives until the stream is done.
+            unsafe { graph.launch(&stream) }.unwrap();
             prepared.launch(&other_stream, &q, &k, &v, &mut second).unwrap();
         }
         let mut outputs = [Output::zeros(&problem), Output::zeros(&problem)];
         // What an earlier launch wrote must not stand in for the last.
         first.poison(&stream).unwrap();
-        graph.launch(&stream).unwrap();
+        // SAFETY: all that the graph uses lives until the stream is done.
+        unsafe { graph.launch(&stream) }.unwrap();
         first.download(&stream, &mut outputs[0]).unwrap();
         second.download(&other_stream, &mut outputs[1]).unwrap();
         for output in &outputs {

@@ -407,11 +407,12 @@ fn launches_repeat_in_a_graph_and_keep_to_their_stream() {
         let mut prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
         let mut first = DeviceOutput::new(&device, &problem).unwrap();
         let mut second = DeviceOutput::new(&device, &problem).unwrap();
-        let graph =
+        let mut graph =
             stream.capture(&mut || (0..3).try_for_each(|_| prepared.launch(&stream, &q, &k, &v, &mut first))).unwrap();
         first.poison(&stream).unwrap();
         for _ in 0..5 {
-            graph.launch(&stream).unwrap();
+            // SAFETY: all that the graph uses lives until the stream is done.
+            unsafe { graph.launch(&stream) }.unwrap();
         }
         let mut output = Output::zeros(&problem);
         first.download(&stream, &mut output).unwrap();

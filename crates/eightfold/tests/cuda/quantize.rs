@@ -169,11 +169,12 @@ fn a_launch_can_be_recorded() {
         let quantizer =
             DeviceQuantizer::new(&device, &on_device, Fp8Format::E4m3, Granularity::Head, Layout::Bhsd).unwrap();
         let mut quantized = quantizer.allocate().unwrap();
-        let graph = stream.capture(&mut || quantizer.launch(&stream, &on_device, &mut quantized)).unwrap();
+        let mut graph = stream.capture(&mut || quantizer.launch(&stream, &on_device, &mut quantized)).unwrap();
         let expected = Quantizer::new(Fp8Format::E4m3).quantize(&values, dims, Layout::Bhsd).unwrap();
         for round in 0..2 {
             quantized.poison(&stream).unwrap();
-            graph.launch(&stream).unwrap();
+            // SAFETY: all that the graph uses lives until the stream is done.
+            unsafe { graph.launch(&stream) }.unwrap();
             let got = quantized.tensor().download(&stream).unwrap();
             assert_bits(&got, &expected, &format!("{dims}, recorded, round {round}"));
         }

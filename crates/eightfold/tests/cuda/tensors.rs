@@ -54,10 +54,11 @@ fn events_measure_and_graphs_replay() {
     let Some((device, stream)) = device() else { return };
     let problem = Problem::new(Shape::new(1, 8, 4096, 64)).unwrap();
     let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
-    let graph = stream.capture(&mut || on_device.poison(&stream)).unwrap();
+    let mut graph = stream.capture(&mut || on_device.poison(&stream)).unwrap();
     let start = stream.record().unwrap();
     for _ in 0..3 {
-        graph.launch(&stream).unwrap();
+        // SAFETY: all that the graph uses lives until the stream is done.
+        unsafe { graph.launch(&stream) }.unwrap();
     }
     let end = stream.record().unwrap();
     end.synchronize().unwrap();

@@ -36,9 +36,12 @@ pub(super) fn destroys_context(result: CUresult) -> bool {
 /// The outcome of a driver call as this crate's error.
 pub(super) fn outcome(call: &str, result: CUresult) -> Result<()> {
     use CUresult::*;
+    if result == CUDA_SUCCESS {
+        // Every launch passes here: nothing is formatted.
+        return Ok(());
+    }
     let name = name(result);
     match result {
-        CUDA_SUCCESS => Ok(()),
         CUDA_ERROR_NO_DEVICE => Err(Error::unavailable(
             "CUDA",
             format!("{call} finds no NVIDIA GPU that this process may use ({name})"),

@@ -8,6 +8,8 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Work that was recorded once and can be launched as a whole.
+///
+/// The driver lets one thread at a time use it: it can be sent to another, not shared.
 #[derive(Debug)]
 pub struct Graph {
     context: Arc<Context>,
@@ -16,8 +18,6 @@ pub struct Graph {
 
 // SAFETY: the driver's functions may be called from any thread; the handle is a name, never dereferenced here.
 unsafe impl Send for Graph {}
-// SAFETY: as above; launches of one graph are put in order by the driver.
-unsafe impl Sync for Graph {}
 
 /// A capture under way, ended even if the captured work panics.
 struct Capture<'a> {
@@ -53,8 +53,12 @@ impl Graph {
     }
 
     /// Puts the whole graph into the stream.
-    pub fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: graph and stream are alive.
+    ///
+    /// # Safety
+    /// The graph remembers addresses, not owners. Kernels, tensors, outputs and workspaces that the recorded launches use
+    /// must be alive until this launch is done, and no other work may write to them meanwhile.
+    pub unsafe fn launch(&mut self, stream: &Stream) -> Result<()> {
+        // SAFETY: graph and stream are alive; what the graph uses is the caller's word.
         self.context.call("cuGraphLaunch", || unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) })
     }
 }

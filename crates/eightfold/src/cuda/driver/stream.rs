@@ -66,8 +66,8 @@ impl Stream {
 
     /// Records what the closure puts into this stream, without running it, as a graph.
     ///
-    /// Only launches may be captured: what allocates, uploads or waits must come before. Whatever the graph uses
-    /// (kernels, tensors, outputs) must live as long as it is launched.
+    /// Only launches may be captured: what allocates, uploads or waits must come before. The graph keeps none of what the
+    /// launches use: see [`Graph::launch`].
     pub fn capture(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Graph> {
         Graph::capture(self, work)
     }
