@@ -27,7 +27,7 @@
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
-#   TESTS      their binary, which `cargo test --release -p eightfold --test cuda --no-run` names [default: built and run by cargo]
+#   TESTS      their binary, which `cargo test --release -p eightfold-lab --test cuda --no-run` names [default: built and run by cargo]
 #   PYTHON     the Python that has PyTorch [default: python3]
 #   KERNELS    the kernels whose stages are built, gated, timed, searched and sanitised [default: ladder hopper]
 #   STAGES     the stages to sanitise [default: all]
@@ -119,7 +119,7 @@ section_doctor() {
 }
 
 section_tests() {
-    local program=(cargo test --release -p eightfold --test cuda --)
+    local program=(cargo test --release -p eightfold-lab --test cuda --)
     if [ -n "$tests" ]; then
         program=("$tests")
     elif ! command -v cargo >/dev/null; then

@@ -10,7 +10,16 @@
 
 namespace {
 using namespace sim;
-enum Result { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, UNKNOWN = 999 };
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    UNKNOWN = 999
+};
 
 struct Function {
     Module* module;
@@ -43,6 +52,7 @@ struct Graph {
 struct Stream {
     std::map<std::thread::id, std::vector<Work>> work;
     std::unique_ptr<Graph> captured;
+    bool is_capture_broken = false;  // by something that only launches may stand between
 };
 struct Event {
     std::chrono::steady_clock::time_point when;
@@ -60,6 +70,7 @@ int run(std::vector<std::unique_ptr<Launch>>& launches) {
 }
 
 int flush(Stream* stream) {
+    if (stream->captured) return stream->is_capture_broken = true, CAPTURE_UNSUPPORTED;
     std::vector<Work> work;
     {
         std::lock_guard<std::mutex> lock(streams_lock);
@@ -193,7 +204,7 @@ DRIVER cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, Stream* st
 DRIVER cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, Stream* stream) {
     if (!is_inside(from, bytes)) return INVALID_VALUE;
     add(stream, [=] { memcpy(to, from, bytes); });
-    return stream->captured ? SUCCESS : flush(stream);
+    return flush(stream);
 }
 DRIVER cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, Stream* stream) {
     if (!is_inside(to, bytes) || !is_inside(from, bytes)) return INVALID_VALUE;
@@ -351,8 +362,17 @@ DRIVER cuStreamDestroy_v2(Stream* stream) {
     return result;
 }
 DRIVER cuStreamSynchronize(Stream* stream) { return flush(stream); }
-DRIVER cuStreamBeginCapture_v2(Stream* stream, int) { return stream->captured = std::make_unique<Graph>(), SUCCESS; }
-DRIVER cuStreamEndCapture(Stream* stream, Graph** graph) { return *graph = stream->captured.release(), SUCCESS; }
+DRIVER cuStreamBeginCapture_v2(Stream* stream, int) {
+    stream->captured = std::make_unique<Graph>();
+    stream->is_capture_broken = false;
+    return SUCCESS;
+}
+DRIVER cuStreamEndCapture(Stream* stream, Graph** graph) {
+    std::unique_ptr<Graph> captured = std::move(stream->captured);
+    *graph = nullptr;
+    if (stream->is_capture_broken) return CAPTURE_INVALIDATED;
+    return *graph = captured.release(), SUCCESS;
+}
 static int copy_graph(Graph** to, const Graph* from) {
     *to = new Graph;
     for (const Work& work : from->work) (*to)->work.push_back(work.copy());

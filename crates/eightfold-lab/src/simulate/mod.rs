@@ -49,10 +49,17 @@ impl Schedule {
 }
 
 /// Makes the simulated device the device of this process. Must come before anything asks for a device or compiles.
+///
+/// It has four multiprocessors, or as many as the environment variable `EIGHTFOLD_SIMULATED_MULTIPROCESSORS` says.
 pub fn install() -> Result<()> {
+    install_with(None)
+}
+
+/// The same with this many multiprocessors, whatever the environment says.
+pub fn install_with(multiprocessors: Option<u32>) -> Result<()> {
     let installed = INSTALLED.get_or_init(|| {
         let compiler = CxxCompiler::find()?;
-        let runtime = Runtime::load(&compiler)?;
+        let runtime = Runtime::load(&compiler, multiprocessors)?;
         compile::set_toolchain(Box::new(toolchain::SimulatedToolchain::new(compiler, runtime.path().to_owned())))?;
         Ok(runtime)
     });

@@ -19,7 +19,8 @@ pub(super) struct Runtime {
 }
 
 impl Runtime {
-    pub(super) fn load(compiler: &CxxCompiler) -> Result<Runtime> {
+    pub(super) fn load(compiler: &CxxCompiler, multiprocessors: Option<u32>) -> Result<Runtime> {
+        let multiprocessors = multiprocessors.map_or_else(multiprocessors_of_environment, |count| Ok(Some(count)))?;
         let path = build(compiler)?;
         // SAFETY: the library was compiled from our own sources; loading it runs constructors of tables and no more.
         let library = unsafe { Library::new(&path) }.map_err(|error| {
@@ -27,14 +28,7 @@ impl Runtime {
             Error::unavailable("the simulator", format!("{} cannot be loaded: {error}", path.display()), fix)
         })?;
         let runtime = Runtime { library, path };
-        if let Some(count) = std::env::var(MULTIPROCESSORS_VARIABLE).ok().filter(|count| !count.is_empty()) {
-            let count = count.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or_else(|| {
-                Error::invalid(
-                    MULTIPROCESSORS_VARIABLE,
-                    format!("{count:?} is no number from 1 to 1024"),
-                    "mend or unset it",
-                )
-            })?;
+        if let Some(count) = multiprocessors {
             runtime.set_multiprocessors(count);
         }
         Ok(runtime)
@@ -91,4 +85,14 @@ fn build(compiler: &CxxCompiler) -> Result<PathBuf> {
         arguments.push("-ldl".into());
         compiler.run("the simulator's runtime", work, &arguments)
     })
+}
+
+fn multiprocessors_of_environment() -> Result<Option<u32>> {
+    let Some(text) = std::env::var(MULTIPROCESSORS_VARIABLE).ok().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let count = text.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or_else(|| {
+        Error::invalid(MULTIPROCESSORS_VARIABLE, format!("{text:?} is no number from 1 to 1024"), "mend or unset it")
+    })?;
+    Ok(Some(count))
 }

@@ -1,8 +1,13 @@
 //! What is said on a machine without a device.
 
-use crate::support::tensors;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Output, Plan, Problem, Shape};
+use eightfold::{Error, Fp8Tensor, Output, Plan, Problem, Shape, quantize};
+
+fn tensor(problem: &Problem) -> Fp8Tensor<'static> {
+    let dims = problem.shape().query_dims();
+    let values: Vec<f32> = (0..dims.count()).map(|index| (index as f32).sin()).collect();
+    quantize(&values, dims).unwrap()
+}
 
 #[test]
 fn without_a_device_a_plan_runs_on_the_cpu_and_says_why() {
@@ -23,8 +28,8 @@ fn without_a_device_a_named_variant_can_be_explained_but_not_run() {
     for variant in ["ladder:mma-pv", "hopper:fast"] {
         let plan = Plan::with_variant(&problem, variant.parse().unwrap()).unwrap();
         assert!(plan.explain().contains("asked for by name"));
-        let [q, k, v] = tensors(&problem, 1);
-        let error = plan.run(&q, &k, &v, &mut Output::zeros(&problem)).unwrap_err();
+        let tensor = tensor(&problem);
+        let error = plan.run(&tensor, &tensor, &tensor, &mut Output::zeros(&problem)).unwrap_err();
         assert!(matches!(error, Error::Unavailable { .. }));
         assert_eq!(error, missing);
     }

@@ -3,7 +3,9 @@
 use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
-use eightfold::{Fp8Format, Fp8Tensor, Layout, Problem};
+use eightfold::{Error, Fp8Format, Fp8Tensor, Layout, Problem};
+use eightfold_lab::simulate::{self, Schedule};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,16 +13,37 @@ use std::time::{Duration, Instant};
 /// Set where a missing device is a failure.
 const REQUIRED: &str = "EIGHTFOLD_REQUIRE_DEVICE";
 
+const SIMULATOR_REQUIRED: &str = "EIGHTFOLD_REQUIRE_SIMULATOR";
+
+/// As many as an H200 has: what is chosen, and how keys are split, depends on it.
+const MULTIPROCESSORS: u32 = 132;
+
+/// Whether these tests run on the simulated device, for want of a real one.
+pub fn on_simulator() -> bool {
+    std::env::var_os(REQUIRED).is_none() && !Path::new("/dev/nvidiactl").exists()
+}
+
+/// All of them on a real device; on the simulated one, which is slow, the first of every so many.
+pub fn some<T: Clone>(all: &[T], of: usize) -> Vec<T> {
+    all.iter().step_by(if on_simulator() { of } else { 1 }).cloned().collect()
+}
+
 /// Device 0 with a stream, if there is one and kernels can be compiled for it.
 pub fn device() -> Option<(Device, Stream)> {
-    let opened = Device::default().and_then(|device| {
+    let opened = || {
+        if on_simulator() {
+            simulate::install_with(Some(MULTIPROCESSORS))?;
+            simulate::begin(Schedule { races: false, ..Schedule::of_seed(0) });
+        }
+        let device = Device::default()?;
         let stream = device.stream()?;
         Compiler::find()?;
-        Ok((device, stream))
-    });
-    match opened {
+        Ok::<_, Error>((device, stream))
+    };
+    let required = if on_simulator() { SIMULATOR_REQUIRED } else { REQUIRED };
+    match opened() {
         Ok(opened) => Some(opened),
-        Err(error) if std::env::var_os(REQUIRED).is_some() => panic!("{REQUIRED} is set, but {error}"),
+        Err(error) if std::env::var_os(required).is_some() => panic!("{required} is set, but {error}"),
         Err(error) => {
             eprintln!("skipped: {error}");
             None

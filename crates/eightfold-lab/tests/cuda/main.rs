@@ -1,0 +1,11 @@
+//! The CUDA backend on a device: a real one, or where there is none the simulated one, which takes a part of the cases.
+//!
+//! With `EIGHTFOLD_REQUIRE_DEVICE` set, no real device is a failure. Without a C++ compiler there is no simulated one either,
+//! and the tests say so and pass, unless `EIGHTFOLD_REQUIRE_SIMULATOR` is set.
+
+mod attention;
+mod faults;
+mod hopper;
+mod quantize;
+mod support;
+mod tensors;
