@@ -3,6 +3,7 @@
 pub mod bound;
 pub mod build;
 pub mod compare;
+pub mod compile;
 pub mod dump;
 pub mod errors;
 pub mod evolve;

@@ -6,10 +6,11 @@ use crate::Verdict;
 use crate::output::build_table;
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::cuda::compile::{Compiler, Nvcc};
+use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::{Arch, ladder};
 use eightfold::{Error, Mask, Result};
 use eightfold_lab::build::{self, Settings};
+use eightfold_lab::compile::{self, Nvcc};
 use eightfold_lab::gates::Outcome;
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::progress::Progress;
@@ -76,7 +77,7 @@ impl BuildArguments {
         let compiler = Compiler::find()?;
         let second = self.nvcc.then(Nvcc::find).transpose()?;
         let policy = recording.thresholds().resource.clone();
-        let compile = |program: &_, arch| compiler.compile(program, arch);
+        let compile = |program: &_, arch| compile::compile(compiler, program, arch);
         let mut progress = Bar::new();
         let mut judged = false;
         for (index, arch) in archs.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! The gates of a candidate that runs on a GPU.
 
 use super::{Candidate, Examination, unavailable};
+use crate::compile;
 use crate::gates::resource::{self, Built};
 use crate::gates::{Case, Outcome};
 use crate::record::Entry;
@@ -81,7 +82,7 @@ impl<'a> OnDevice<'a> {
             Ok(compiler) => compiler,
             Err(error) => return Built::unavailable(error),
         };
-        let compile = |program: &_, arch| compiler.compile(program, arch);
+        let compile = |program: &_, arch| compile::compile(compiler, program, arch);
         let policy = &self.examination.thresholds.resource;
         resource::examine(config, &case.specialisation(), self.arch(), &compile, policy)
     }

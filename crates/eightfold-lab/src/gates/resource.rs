@@ -2,13 +2,14 @@
 
 use super::resource_limits::{ResourceLimits, ResourcePolicy, WarpTile};
 use super::{Check, Gate, GateReport, Outcome};
-use eightfold::cuda::compile::{Cubin, Program, Resources};
+use crate::compile::{Compiled, Resources};
+use eightfold::cuda::compile::Program;
 use eightfold::cuda::{Arch, Config, Operands, Specialisation};
 use eightfold::{Error, Fp8Format, Mask, OutputFormat, Problem, Result, Shape};
 use serde::{Deserialize, Serialize};
 
-/// Turns a program into a cubin: the compiler, or what stands in for it in a test.
-pub type Compile<'a> = &'a (dyn Fn(&Program, Arch) -> Result<Cubin> + Sync);
+/// Compiles a program: the compiler, or what stands in for it in a test.
+pub type Compile<'a> = &'a (dyn Fn(&Program, Arch) -> Result<Compiled> + Sync);
 
 /// A compiled kernel, as a record keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,8 +43,9 @@ pub struct Build {
 }
 
 impl Build {
-    /// What is worth keeping of a cubin whose blocks have this many threads.
-    pub fn of(cubin: &Cubin, threads: usize) -> Self {
+    /// What is worth keeping of a kernel whose blocks have this many threads.
+    pub fn of(compiled: &Compiled, threads: usize) -> Self {
+        let cubin = &compiled.cubin;
         let Resources {
             registers,
             static_shared_bytes,
@@ -53,13 +55,13 @@ impl Build {
             stack_bytes,
             ref warnings,
             ..
-        } = cubin.resources;
+        } = compiled.resources;
         let blocks =
             blocks_per_multiprocessor(cubin.arch, registers, static_shared_bytes + dynamic_shared_bytes, threads);
         Build {
             arch: cubin.arch.to_string(),
             compiler: cubin.compiler.clone(),
-            code_hash: format!("{:016x}", cubin.code_hash),
+            code_hash: format!("{:016x}", compiled.code_hash),
             registers,
             static_shared_bytes,
             dynamic_shared_bytes,
@@ -165,9 +167,9 @@ pub fn examine(
             Built::without_build(Outcome::Fail, format!("does not compile: {}", first_line(&error.to_string())))
         }
         Err(error) => Built::unavailable(error),
-        Ok(cubin) => Built {
-            gate: judge(&cubin.resources, &policy.limits(target, WarpTile::of(config, specialisation.head_dim))),
-            build: Some(Build::of(&cubin, config.threads())),
+        Ok(compiled) => Built {
+            gate: judge(&compiled.resources, &policy.limits(target, WarpTile::of(config, specialisation.head_dim))),
+            build: Some(Build::of(&compiled, config.threads())),
         },
     }
 }
@@ -240,6 +242,7 @@ fn blocks_per_multiprocessor(arch: Arch, registers: u32, shared_bytes: usize, th
 mod tests {
     use super::*;
     use crate::gates::Thresholds;
+    use eightfold::cuda::compile::Cubin;
     use eightfold::cuda::{hopper, ladder};
 
     fn limits() -> ResourceLimits {
@@ -291,16 +294,16 @@ mod tests {
         }
     }
 
-    fn cubin(arch: Arch) -> Cubin {
-        Cubin {
+    fn compiled(arch: Arch) -> Compiled {
+        let cubin = Cubin {
             image: Vec::new().into(),
             entry: "ladder_attention".into(),
             arch,
-            resources: resources(),
-            code_hash: 0xabc,
+            log: String::new(),
             compiler: "NVRTC 13.0".into(),
             cached: false,
-        }
+        };
+        Compiled { cubin, resources: resources(), code_hash: 0xabc }
     }
 
     #[test]
@@ -308,7 +311,7 @@ mod tests {
         let config = ladder::find_stage("baseline").unwrap().config.into();
         let policy = Thresholds::embedded().resource;
         let built =
-            examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &|_, arch| Ok(cubin(arch)), &policy);
+            examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &|_, arch| Ok(compiled(arch)), &policy);
         let build = built.build.unwrap();
         assert_eq!((built.gate.outcome, build.code_hash.as_str()), (Outcome::Pass, "0000000000000abc"));
         assert_eq!((build.threads, build.registers, build.shared_bytes()), (128, 120, 40_960));
@@ -343,7 +346,7 @@ mod tests {
         let config = hopper::find_stage("fast").unwrap().config.into();
         let policy = Thresholds::embedded().resource;
         let kind = plain_specialisation(64, Mask::None);
-        let built = examine(&config, &kind, Arch::Sm90, &|_, arch| Ok(cubin(arch)), &policy);
+        let built = examine(&config, &kind, Arch::Sm90, &|_, arch| Ok(compiled(arch)), &policy);
         assert_eq!(built.build.unwrap().arch, "sm_90a");
     }
 

@@ -145,7 +145,7 @@ fn compile_all(neighbours: &[Neighbour], compile: Compile) -> HashMap<Program, R
     let mut seen = std::collections::HashSet::new();
     programs.retain(|(program, _)| seen.insert(*program));
     let hash = |program: &Program, target: Arch| match compile(program, target) {
-        Ok(cubin) => Ok(cubin.code_hash),
+        Ok(compiled) => Ok(compiled.code_hash),
         Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_string()),
     };
     programs.into_par_iter().map(|(program, target)| (program.clone(), hash(program, target))).collect()
@@ -193,8 +193,9 @@ impl KnobProof {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::{Compiled, Resources};
     use crate::gates::resource::plain_specialisation;
-    use eightfold::cuda::compile::{Cubin, Resources};
+    use eightfold::cuda::compile::Cubin;
     use eightfold::cuda::{hopper, ladder};
     use eightfold::{Error, Mask, Result};
     use std::hash::{DefaultHasher, Hash, Hasher};
@@ -206,18 +207,18 @@ mod tests {
     }
 
     /// Machine code that depends on every macro but this one.
-    fn compiled(program: &Program, deaf_to: &str) -> Result<Cubin> {
+    fn compiled(program: &Program, deaf_to: &str) -> Result<Compiled> {
         let mut hash = DefaultHasher::new();
         program.defines.iter().filter(|(name, _)| *name != deaf_to).for_each(|define| define.hash(&mut hash));
-        Ok(Cubin {
+        let cubin = Cubin {
             image: Vec::new().into(),
             entry: program.entry.into(),
             arch: Arch::Sm90,
-            resources: Resources::default(),
-            code_hash: hash.finish(),
+            log: String::new(),
             compiler: "a stand-in".into(),
             cached: false,
-        })
+        };
+        Ok(Compiled { cubin, resources: Resources::default(), code_hash: hash.finish() })
     }
 
     fn prove_with(names: &[&str], compile: Compile) -> ToggleReport {

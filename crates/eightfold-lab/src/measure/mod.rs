@@ -6,6 +6,7 @@ mod cuda;
 mod flush;
 mod interleave;
 mod kernel;
+mod monitor;
 mod race;
 mod rotation;
 mod samples;

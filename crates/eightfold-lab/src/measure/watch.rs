@@ -1,7 +1,8 @@
 //! A GPU watched while contestants take their turns: clocks, power, temperature, what holds the clocks down.
 
 use super::GpuConditions;
-use eightfold::cuda::driver::{Device, Monitor, Reading as Nvml};
+use super::monitor::{Monitor, Reading as Nvml};
+use eightfold::cuda::driver::Device;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
 //! What the CUDA kernel families have in common: a config of any, and a prepared kernel of any.
 
-use super::compile::Resources;
 use super::driver::{Device, Stream};
 use super::tensor::{DeviceOutput, DeviceTensor};
 use super::{Arch, Operands, hopper, ladder};
@@ -177,22 +176,6 @@ impl Prepared {
         match self {
             Prepared::Ladder(prepared) => prepared.launch(stream, q, k, v, output),
             Prepared::Hopper(prepared) => prepared.launch(stream, q, k, v, output),
-        }
-    }
-
-    /// What the compiler says about the kernel.
-    pub fn resources(&self) -> &Resources {
-        match self {
-            Prepared::Ladder(prepared) => prepared.resources(),
-            Prepared::Hopper(prepared) => prepared.resources(),
-        }
-    }
-
-    /// A hash of the machine code.
-    pub fn code_hash(&self) -> u64 {
-        match self {
-            Prepared::Ladder(prepared) => prepared.code_hash(),
-            Prepared::Hopper(prepared) => prepared.code_hash(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Kernels that are compiled and loaded, each once per process and device.
 
 use super::arch::Arch;
-use super::compile::{self, Compiler, Cubin, Program};
+use super::compile::{self, Compiler, Program};
 use super::driver::{Device, Function, Module};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -15,7 +15,6 @@ const MOST_IDLE: usize = 256;
 pub(crate) struct Kernel {
     module: Arc<Module>,
     function: Function,
-    cubin: Cubin,
 }
 
 /// The device, the architecture, the program, and the text that stands for its file, if one does.
@@ -56,7 +55,7 @@ impl Kernel {
         if program.dynamic_shared_bytes > 0 {
             function.allow_dynamic_shared(program.dynamic_shared_bytes)?;
         }
-        Ok(Kernel { module, function, cubin })
+        Ok(Kernel { module, function })
     }
 
     /// The same, and how many of its blocks a multiprocessor holds: an error if none. `variant` and `fix` are for whoever
@@ -75,9 +74,7 @@ impl Kernel {
             0 => Err(Error::unavailable(
                 variant,
                 format!(
-                    "a block of {threads} threads with {} registers each and {shared} bytes of shared memory fits no \
-                     multiprocessor of {}",
-                    kernel.cubin.resources.registers,
+                    "a block of {threads} threads and {shared} bytes of shared memory fits no multiprocessor of {}",
                     device.info().name
                 ),
                 fix,
@@ -94,10 +91,5 @@ impl Kernel {
     /// Another function of the same file.
     pub(crate) fn other_function(&self, name: &str) -> Result<Function> {
         self.module.function(name)
-    }
-
-    /// What the compiler made.
-    pub(crate) fn cubin(&self) -> &Cubin {
-        &self.cubin
     }
 }

@@ -2,28 +2,23 @@
 //!
 //! [`Compiler`] is NVRTC, found where it happens to be on this machine ([`Compiler::search`] tells where it was looked
 //! for) and loaded at run time; [`FETCH_COMMAND`] gets one where there is none. What it compiles is kept on disk, in
-//! the folder that `EIGHTFOLD_CACHE` names or else the user's cache folder. [`Nvcc`] is a second opinion.
+//! the folder that `EIGHTFOLD_CACHE` names or else the user's cache folder.
 //!
 //! An [`Error::Invalid`] from here means that the program is at fault: it does not compile. An [`Error::Unavailable`]
 //! means that this machine has no compiler that works.
 
 mod cache;
-mod cubin;
 mod fingerprint;
-mod log;
-mod nvcc;
 mod nvrtc;
 mod options;
 mod search;
 mod source;
 
-pub use nvcc::Nvcc;
-
 use super::arch::Arch;
 use crate::error::{Error, Result};
 use cache::{Cache, Entry};
 use fingerprint::Key;
-use rayon::prelude::*;
+pub use options::defines;
 use search::Environment;
 use source::Source;
 use std::collections::BTreeMap;
@@ -46,27 +41,6 @@ pub struct Program {
     pub dynamic_shared_bytes: usize,
 }
 
-/// What the compiler reports about a kernel.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resources {
-    /// Registers per thread.
-    pub registers: u32,
-    /// Barriers per block, where the compiler tells.
-    pub barriers: Option<u32>,
-    /// Shared memory that the source declares.
-    pub static_shared_bytes: usize,
-    /// Shared memory that the launch asks for.
-    pub dynamic_shared_bytes: usize,
-    /// Bytes written to local memory because registers ran out.
-    pub spill_store_bytes: usize,
-    /// Bytes read back.
-    pub spill_load_bytes: usize,
-    /// The stack frame, with those of the functions that are called.
-    pub stack_bytes: usize,
-    /// What the compiler warned of, one line each.
-    pub warnings: Vec<String>,
-}
-
 /// A compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cubin {
@@ -76,14 +50,22 @@ pub struct Cubin {
     pub entry: String,
     /// What it was compiled for.
     pub arch: Arch,
-    /// What it needs.
-    pub resources: Resources,
-    /// A hash of the machine code alone: equal hashes mean equal instructions.
-    pub code_hash: u64,
+    /// What the compiler said, its report on registers and memory included; empty where nothing was said.
+    pub log: String,
     /// The compiler and its version.
     pub compiler: String,
     /// Whether it came from the cache.
     pub cached: bool,
+}
+
+#[cfg(test)]
+impl Cubin {
+    /// Whether the compiler neither spilled registers nor warned of anything.
+    pub(crate) fn is_lean(&self) -> bool {
+        let mut frames = self.log.lines().filter(|line| line.contains(" bytes stack frame"));
+        let lean = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+        frames.all(|line| line.ends_with(lean)) && !self.log.contains("warning") && !self.log.contains("(C7")
+    }
 }
 
 /// One place where NVRTC was looked for.
@@ -199,6 +181,16 @@ pub fn source_text(file: &str) -> Option<&'static str> {
     source::text(file)
 }
 
+/// The files that a program is compiled from: its own first, then the headers that it reaches, each with its name under
+/// `kernels/`. A text may stand for its own.
+pub fn files(program: &Program, text: Option<&str>) -> Result<Vec<(String, String)>> {
+    let source = match text {
+        Some(text) => Source::of_text(program.file, text)?,
+        None => Source::embedded(program.file)?,
+    };
+    Ok(source.files().map(|(name, text)| (name.to_owned(), text.to_owned())).collect())
+}
+
 /// Texts that stand for files under `kernels/` in this process.
 static REPLACED: Mutex<BTreeMap<String, Arc<str>>> = Mutex::new(BTreeMap::new());
 
@@ -281,26 +273,13 @@ impl Compiler {
         self.compile_source(&Source::of_text(program.file, text)?, program, arch)
     }
 
-    /// Compiles many programs on all threads of the pool; the results are in the order of the jobs.
-    pub fn compile_all(&self, jobs: &[(Program, Arch)]) -> Vec<Result<Cubin>> {
-        jobs.par_iter().map(|(program, arch)| self.compile(program, *arch)).collect()
-    }
-
     fn compile_source(&self, source: &Source<'_>, program: &Program, arch: Arch) -> Result<Cubin> {
         let (library, cache) = match &self.backend {
             Backend::Nvrtc { library, cache } => (library, cache),
             Backend::Toolchain(toolchain) => {
                 let files: Vec<_> = source.files().collect();
                 let image = toolchain.compile(&files, program, arch)?;
-                return Ok(Cubin {
-                    code_hash: fingerprint::of_bytes(&image),
-                    image: image.into(),
-                    entry: program.entry.to_owned(),
-                    arch,
-                    resources: Resources { dynamic_shared_bytes: program.dynamic_shared_bytes, ..Resources::default() },
-                    compiler: self.version.clone(),
-                    cached: false,
-                });
+                return self.cubin(image, String::new(), program, arch);
             }
         };
         let settings = options::nvrtc(program, arch);
@@ -308,28 +287,36 @@ impl Compiler {
         options.extend(options::NVRTC_REPORT.map(String::from));
         let key = key(library, source, &options, program.entry);
         if let Some(Entry { log, image, .. }) = cache.get(key) {
-            let cubin = assemble(image, &log, program, arch, &self.version)?;
-            return Ok(Cubin { cached: true, ..cubin });
+            return Ok(Cubin { cached: true, ..self.cubin(image, log, program, arch)? });
         }
         let compiled = match library.compile(source, &options) {
             Ok(compiled) => compiled,
             Err(nvrtc::Failure::Compiler(reason)) => return Err(Error::unavailable(&*self.version, reason, fetch())),
             Err(nvrtc::Failure::Program { log, name }) => {
-                let mut errors = log::errors(&log);
+                let mut errors = errors_of(&log);
                 if errors.is_empty() {
                     // When it is to report resources, NVRTC swallows some errors of the assembler, such as too much
                     // shared memory. Asked again without, it tells.
                     if let Err(nvrtc::Failure::Program { log, .. }) = library.compile(source, &settings) {
-                        errors = log::errors(&log);
+                        errors = errors_of(&log);
                     }
                 }
                 return Err(failed(program, arch, &self.version, &errors, &name));
             }
         };
-        let cubin = assemble(compiled.image.clone(), &compiled.log, program, arch, &self.version)?;
+        let cubin = self.cubin(compiled.image.clone(), compiled.log.clone(), program, arch)?;
         let description = format!("{} {} {} {}", self.version, source.name, program.entry, options.join(" "));
         cache.put(key, &Entry { description, log: compiled.log, image: compiled.image });
         Ok(cubin)
+    }
+
+    fn cubin(&self, image: Vec<u8>, log: String, program: &Program, arch: Arch) -> Result<Cubin> {
+        if image.is_empty() {
+            // As for a virtual architecture, of which there is no machine code.
+            return Err(failed(program, arch, &self.version, &[], "it made an empty file"));
+        }
+        let (entry, compiler) = (program.entry.to_owned(), self.version.clone());
+        Ok(Cubin { image: image.into(), entry, arch, log, compiler, cached: false })
     }
 }
 
@@ -341,42 +328,21 @@ fn key(library: &nvrtc::Library, source: &Source<'_>, options: &[String], entry:
     fields.fold(Key::new(), |key, field| key.field(field.as_bytes())).finish()
 }
 
-/// Puts together what the log and the file say; where they do not agree, neither is to be believed.
-fn assemble(image: Vec<u8>, log: &str, program: &Program, arch: Arch, compiler: &str) -> Result<Cubin> {
-    let entry = program.entry;
-    let odd = |reason: String| {
-        Error::invalid(
-            format!("{} `{entry}` for {arch}", program.file),
-            format!("{reason} ({compiler})"),
-            "declare the kernel extern \"C\" under this very name; failing that, use the NVRTC that the kernels are \
-             tested with",
-        )
-    };
-    let inspection = cubin::inspect(&image, entry, arch).map_err(odd)?;
-    let report = log::report(log, entry).map_err(odd)?;
-    cubin::cross_check(&inspection, &report).map_err(odd)?;
-    Ok(Cubin {
-        image: image.into(),
-        entry: entry.to_owned(),
-        arch,
-        resources: Resources {
-            registers: report.registers,
-            barriers: report.barriers,
-            static_shared_bytes: report.static_shared_bytes,
-            dynamic_shared_bytes: program.dynamic_shared_bytes,
-            spill_store_bytes: report.spill_store_bytes,
-            spill_load_bytes: report.spill_load_bytes,
-            stack_bytes: report.stack_bytes,
-            warnings: log::warnings(log),
-        },
-        code_hash: inspection.code_hash,
-        compiler: compiler.to_owned(),
-        cached: false,
-    })
+/// The lines of a compiler's log that say why a compilation failed, each with its file and line where the compiler gives them.
+pub fn errors_of(log: &str) -> Vec<String> {
+    const MARKS: [&str; 6] =
+        [": error", ": catastrophic error", "; error ", "ptxas error", "ptxas fatal", "nvcc fatal"];
+    let is_error = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
+    let mut errors: Vec<String> = log.lines().map(str::trim).filter(is_error).map(str::to_owned).collect();
+    // "aborted due to errors" adds nothing to the errors themselves.
+    if errors.len() > 1 {
+        errors.retain(|line| !line.contains("aborted due to errors"));
+    }
+    errors
 }
 
 /// The error of a program that does not compile: the first of the compiler's own errors, and how many more there are.
-fn failed(program: &Program, arch: Arch, compiler: &str, errors: &[String], name: &str) -> Error {
+pub fn failed(program: &Program, arch: Arch, compiler: &str, errors: &[String], name: &str) -> Error {
     const SHOWN: usize = 3;
     let mut reason = match errors {
         [] => name.to_owned(),
@@ -475,5 +441,28 @@ mod tests {
         assert!(error.contains("sm_89") && error.contains("N=3"), "{error}");
         let error = failed(&program, Arch::Sm89, "NVRTC 13.0", &[], "NVRTC_ERROR_COMPILATION").to_string();
         assert!(error.contains("NVRTC_ERROR_COMPILATION"), "{error}");
+    }
+
+    #[test]
+    fn errors_keep_file_and_line() {
+        let log = "\
+ptx/matrix.cuh(1): error: identifier \"yy\" is undefined
+  static int z = yy;
+                 ^
+
+ladder/attention.cu(2): warning #177-D: variable \"unused\" was declared but never referenced
+1 error detected in the compilation of \"ladder/attention.cu\".
+";
+        assert_eq!(errors_of(log), ["ptx/matrix.cuh(1): error: identifier \"yy\" is undefined"]);
+        let assembler = "\
+ptxas application ptx input, line 27; error   : Not a name of any known instruction: 'bogus'
+ptxas fatal   : Ptx assembly aborted due to errors
+";
+        assert_eq!(errors_of(assembler).len(), 1);
+        assert!(errors_of(assembler)[0].contains("'bogus'"));
+        assert_eq!(errors_of("nvrtc: error: invalid value for --gpu-architecture (-arch)\n").len(), 1);
+        assert_eq!(errors_of("a.cu(1): catastrophic error: cannot open source file \"b.cuh\"\n").len(), 1);
+        let shared = "ptxas error   : Entry function 'k' uses too much shared data (0x7a120 bytes, 0xc000 max)\n";
+        assert_eq!(errors_of(shared).len(), 1);
     }
 }

@@ -15,16 +15,8 @@ pub(super) fn nvrtc(program: &Program, arch: Arch) -> Vec<String> {
     options
 }
 
-/// nvcc's arguments, run in the folder that holds the sources.
-pub(super) fn nvcc(program: &Program, arch: Arch, output: &str) -> Vec<String> {
-    let mut arguments: Vec<String> = vec!["-cubin".into(), format!("-arch={arch}"), "-std=c++17".into()];
-    arguments.extend(["-Xptxas=-v", "-Xptxas=--warn-on-spills", "-I."].map(String::from));
-    arguments.extend(defines(program));
-    arguments.extend(["-o".into(), output.into(), program.file.into()]);
-    arguments
-}
-
-fn defines(program: &Program) -> impl Iterator<Item = String> {
+/// The macros, as both compilers take them.
+pub fn defines(program: &Program) -> impl Iterator<Item = String> {
     program.defines.iter().map(|(name, value)| format!("-D{name}={value}"))
 }
 
@@ -43,11 +35,6 @@ mod tests {
         assert_eq!(
             nvrtc(&program, Arch::Sm89).join(" "),
             "--gpu-architecture=sm_89 -std=c++17 -default-device -DHEAD_DIM=64 -DCAUSAL=0"
-        );
-        assert_eq!(
-            nvcc(&program, Arch::Sm90, "out.cubin").join(" "),
-            "-cubin -arch=sm_90 -std=c++17 -Xptxas=-v -Xptxas=--warn-on-spills -I. -DHEAD_DIM=64 -DCAUSAL=0 \
-             -o out.cubin ladder/attention.cu"
         );
     }
 }

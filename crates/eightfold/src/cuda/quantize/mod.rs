@@ -442,9 +442,8 @@ mod tests {
         let jobs: Vec<_> = hopper.map(|program| (program, Arch::Sm90)).collect();
         let jobs = jobs.into_iter().chain(some(128, 5).map(|program| (program, Arch::Sm89))).collect::<Vec<_>>();
         jobs.into_par_iter().for_each(|(program, arch)| {
-            let resources = compiler.compile(&program, arch).unwrap().resources;
-            assert_eq!((resources.spill_store_bytes, resources.stack_bytes), (0, 0), "{program:?}");
-            assert_eq!(resources.warnings, Vec::<String>::new());
+            let cubin = compiler.compile(&program, arch).unwrap();
+            assert!(cubin.is_lean(), "{program:?}: {}", cubin.log);
         });
     }
 

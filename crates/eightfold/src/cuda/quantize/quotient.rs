@@ -85,7 +85,7 @@ fn no_mantissa_puts_a_value_on_the_wrong_side() {
             failed
         })
         .collect();
-    assert_eq!(failed, []);
+    assert_eq!(failed, Vec::<u32>::new());
 }
 
 /// Without the correction, the same test finds plenty.

@@ -9,7 +9,6 @@ pub(super) mod work;
 
 use super::config::{Config, Launch, SplitKeys};
 use super::target;
-use crate::cuda::compile::Resources;
 use crate::cuda::driver::{Device, Grid, Stream};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::tensor::{DeviceOutput, DeviceTensor, check_device};
@@ -119,16 +118,6 @@ impl Prepared {
     /// The layout in which V needs no arranging.
     pub fn value_layout(_config: &Config) -> Layout {
         Layout::BhdsExchanged
-    }
-
-    /// What the compiler says about the kernel.
-    pub fn resources(&self) -> &Resources {
-        &self.kernel.cubin().resources
-    }
-
-    /// A hash of the machine code.
-    pub fn code_hash(&self) -> u64 {
-        self.kernel.cubin().code_hash
     }
 
     /// Blocks of a launch.

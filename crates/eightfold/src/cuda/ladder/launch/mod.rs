@@ -8,7 +8,6 @@ mod work;
 pub use dump::{Tile, TileDump};
 
 use super::config::{Config, Pv, Schedule};
-use crate::cuda::compile::Resources;
 use crate::cuda::counts::size;
 use crate::cuda::driver::{Device, Grid, Stream};
 use crate::cuda::kernel::Kernel;
@@ -91,16 +90,6 @@ impl Prepared {
             Pv::Unpack | Pv::Fp8 => Layout::Bhds,
             Pv::Scalar | Pv::Simd | Pv::Mma => Layout::Bhsd,
         }
-    }
-
-    /// What the compiler says about the kernel.
-    pub fn resources(&self) -> &Resources {
-        &self.kernel.cubin().resources
-    }
-
-    /// A hash of the machine code.
-    pub fn code_hash(&self) -> u64 {
-        self.kernel.cubin().code_hash
     }
 
     /// Blocks of a launch.

@@ -5,6 +5,7 @@ use eightfold::cuda::compile::Cubin;
 use eightfold::cuda::hopper::{ARCHS, STAGES, choose, draws};
 use eightfold::cuda::{Arch, Operands, Specialisation};
 use eightfold::{Accuracy, Fp8Format, Mask, OutputFormat, Problem, Shape};
+use eightfold_lab::compile::compile_all;
 use object::{Object, ObjectSection};
 use std::collections::HashMap;
 use std::fs;
@@ -113,8 +114,8 @@ fn no_shuffle_gathers_a_parted_warp() {
             jobs.push((operands.specialisation(&problem).program(config), Arch::Sm90a));
         }
     }
-    for ((program, _), cubin) in jobs.iter().zip(compiler.compile_all(&jobs)) {
-        assert_eq!(gathering_instructions(&cubin.unwrap()), 0, "{:?}", program.defines);
+    for ((program, _), cubin) in jobs.iter().zip(compile_all(compiler, &jobs)) {
+        assert_eq!(gathering_instructions(&cubin.unwrap().cubin), 0, "{:?}", program.defines);
     }
 }
 
@@ -123,7 +124,7 @@ fn no_shuffle_gathers_a_parted_warp() {
 /// are for the list of causal tiles alone, which is complete before the launch is made.
 #[test]
 fn nothing_that_a_launch_writes_is_read_through_the_read_only_cache() {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eightfold/kernels");
     let files = ["hopper", "ptx"].into_iter().flat_map(|folder| fs::read_dir(kernels.join(folder)).unwrap());
     // The quantiser's loads, which no file of the kernel reaches.
     let paths = files.map(|file| file.unwrap().path()).filter(|path| !path.ends_with("ptx/load.cuh"));
@@ -157,7 +158,7 @@ fn configs_drawn_at_random_compile() {
         .take(count_of_draws(8))
         .map(|(config, (head_dim, mask))| (specialised(*head_dim, *mask).program(config), Arch::Sm90a))
         .collect();
-    for ((program, arch), result) in jobs.iter().zip(compiler.compile_all(&jobs)) {
+    for ((program, arch), result) in jobs.iter().zip(compile_all(compiler, &jobs)) {
         result.unwrap_or_else(|error| panic!("{:?} for {arch}: {error}", program.defines));
     }
 }

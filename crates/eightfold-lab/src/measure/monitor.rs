@@ -1,7 +1,7 @@
 //! A device's clocks, power and temperature, from the driver's management library (NVML), loaded where it is there.
 
-use super::device::Device;
-use crate::error::{Error, Result};
+use eightfold::cuda::driver::Device;
+use eightfold::{Error, Result};
 use libloading::Library;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 

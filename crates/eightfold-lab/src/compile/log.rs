@@ -127,19 +127,6 @@ fn has_code(line: &str) -> bool {
     rest.split_once(')').is_some_and(|(code, _)| !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The lines that say why a compilation failed, each with its file and line where the compiler gives them.
-pub(super) fn errors(log: &str) -> Vec<String> {
-    const MARKS: [&str; 6] =
-        [": error", ": catastrophic error", "; error ", "ptxas error", "ptxas fatal", "nvcc fatal"];
-    let is_error = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
-    let mut errors: Vec<String> = log.lines().map(str::trim).filter(is_error).map(str::to_owned).collect();
-    // "aborted due to errors" adds nothing to the errors themselves.
-    if errors.len() > 1 {
-        errors.retain(|line| !line.contains("aborted due to errors"));
-    }
-    errors
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,29 +251,5 @@ ptxas info    : Used 30 registers, used 0 barriers
             assert!(report(&SPILLS.replace(from, to), "k").unwrap_err().contains("cannot be read"));
         }
         assert!(report(&TWO_KERNELS.replace("4096 bytes smem", "n/a bytes smem"), "k").is_err());
-    }
-
-    #[test]
-    fn errors_keep_file_and_line() {
-        let log = "\
-ptx/matrix.cuh(1): error: identifier \"yy\" is undefined
-  static int z = yy;
-                 ^
-
-ladder/attention.cu(2): warning #177-D: variable \"unused\" was declared but never referenced
-1 error detected in the compilation of \"ladder/attention.cu\".
-";
-        assert_eq!(errors(log), ["ptx/matrix.cuh(1): error: identifier \"yy\" is undefined"]);
-        assert_eq!(warnings(log).len(), 1);
-        let assembler = "\
-ptxas application ptx input, line 27; error   : Not a name of any known instruction: 'bogus'
-ptxas fatal   : Ptx assembly aborted due to errors
-";
-        assert_eq!(errors(assembler).len(), 1);
-        assert!(errors(assembler)[0].contains("'bogus'"));
-        assert_eq!(errors("nvrtc: error: invalid value for --gpu-architecture (-arch)\n").len(), 1);
-        assert_eq!(errors("a.cu(1): catastrophic error: cannot open source file \"b.cuh\"\n").len(), 1);
-        let shared = "ptxas error   : Entry function 'k' uses too much shared data (0x7a120 bytes, 0xc000 max)\n";
-        assert_eq!(errors(shared).len(), 1);
     }
 }

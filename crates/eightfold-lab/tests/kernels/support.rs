@@ -1,8 +1,9 @@
 //! A compiler to test with, and what is compiled.
 
-use eightfold::cuda::compile::{Compiler, Cubin, Program};
+use eightfold::cuda::compile::{Compiler, Program};
 use eightfold::cuda::{Arch, Specialisation};
 use eightfold::{Granularity, Mask, Problem, Shape};
+use eightfold_lab::compile::{Compiled, compile_all};
 
 /// The compiler; none where there is none, unless one is required.
 pub fn compiler() -> Option<&'static Compiler> {
@@ -27,10 +28,9 @@ pub fn specialised(head_dim: usize, mask: Mask) -> Specialisation {
 /// Compiles all of them and returns the names of those that fail or spill.
 pub fn failures(compiler: &Compiler, jobs: Vec<(String, Program, Arch)>) -> Vec<String> {
     let programs: Vec<(Program, Arch)> = jobs.iter().map(|(_, program, arch)| (program.clone(), *arch)).collect();
-    let results = compiler.compile_all(&programs);
+    let results = compile_all(compiler, &programs);
     let failure = |((name, _, _), result): (&(String, Program, Arch), _)| match result {
-        Ok(cubin) => {
-            let Cubin { resources, .. } = cubin;
+        Ok(Compiled { resources, .. }) => {
             let sound = resources.spill_store_bytes == 0 && resources.stack_bytes == 0 && resources.warnings.is_empty();
             (!sound).then(|| format!("{name}: {resources:?}"))
         }

@@ -3,9 +3,8 @@
 //! A cubin is an ELF file. The code of kernel `k` is the section `.text.k`; its attributes are records in `.nv.info`,
 //! by the index of its symbol; the shared memory that its source declares is the size of `.nv.shared.k`.
 
-use super::fingerprint;
 use super::log::Report;
-use crate::cuda::arch::Arch;
+use eightfold::cuda::Arch;
 use object::LittleEndian;
 use object::elf::{FileHeader64, SHT_SYMTAB, STT_FUNC};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable};
@@ -61,7 +60,7 @@ pub(super) fn inspect(image: &[u8], entry: &str, arch: Arch) -> Result<Inspectio
     // The section may be absent, and that is what having no shared memory looks like.
     let shared = section(format!(".nv.shared.{entry}")).map_or(0, |section| section.sh_size(ENDIAN) as usize);
     Ok(Inspection {
-        code_hash: fingerprint::of_bytes(code),
+        code_hash: super::hash(code),
         registers: attribute(ATTRIBUTE_REGISTER_COUNT, "how many registers")?,
         static_shared_bytes: shared.saturating_sub(reserved_shared_bytes(arch)),
         stack_bytes: attribute(ATTRIBUTE_MIN_STACK_SIZE, "how much stack")? as usize,
@@ -73,7 +72,7 @@ pub(super) fn inspect(image: &[u8], entry: &str, arch: Arch) -> Result<Inspectio
 fn reserved_shared_bytes(arch: Arch) -> usize {
     match arch {
         Arch::Sm89 => 0,
-        Arch::Sm90 | Arch::Sm90a => 1024,
+        _ => 1024,
     }
 }
 

@@ -5,6 +5,7 @@ use eightfold::cuda::Arch;
 use eightfold::cuda::Specialisation;
 use eightfold::cuda::ladder::{ARCHS, Config, STAGES, choose, draws};
 use eightfold::{Fp8Format, Granularity, Mask, OutputFormat};
+use eightfold_lab::compile::compile_all;
 
 #[test]
 fn every_stage_and_what_is_chosen_compile_without_spills_for_every_architecture() {
@@ -73,7 +74,7 @@ fn configs_drawn_at_random_compile() {
         .take(count)
         .map(|(config, (arch, head_dim, mask))| (specialised(*head_dim, *mask).program(config), *arch))
         .collect();
-    for ((program, arch), result) in jobs.iter().zip(compiler.compile_all(&jobs)) {
+    for ((program, arch), result) in jobs.iter().zip(compile_all(compiler, &jobs)) {
         result.unwrap_or_else(|error| panic!("{:?} for {arch}: {error}", program.defines));
     }
 }

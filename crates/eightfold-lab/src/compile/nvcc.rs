@@ -1,9 +1,9 @@
 //! nvcc, where a CUDA toolkit is: a second compiler to compare the first one with.
 
-use super::source::Source;
-use super::{Cubin, Program, assemble, failed, log, options};
-use crate::cuda::arch::Arch;
-use crate::error::{Error, Result};
+use super::{Compiled, inspect};
+use eightfold::cuda::Arch;
+use eightfold::cuda::compile::{self, Cubin, Program};
+use eightfold::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,36 +42,47 @@ impl Nvcc {
     }
 
     /// Compiles. The kernel must mark its device functions `__device__`: nvcc has no `-default-device`.
-    pub fn compile(&self, program: &Program, arch: Arch) -> Result<Cubin> {
-        self.compile_source(&Source::embedded(program.file)?, program, arch)
+    pub fn compile(&self, program: &Program, arch: Arch) -> Result<Compiled> {
+        self.compile_files(&compile::files(program, None)?, program, arch)
     }
 
     /// Compiles this text in place of the program's file.
-    pub fn compile_text(&self, text: &str, program: &Program, arch: Arch) -> Result<Cubin> {
-        self.compile_source(&Source::of_text(program.file, text)?, program, arch)
+    pub fn compile_text(&self, text: &str, program: &Program, arch: Arch) -> Result<Compiled> {
+        self.compile_files(&compile::files(program, Some(text))?, program, arch)
     }
 
-    fn compile_source(&self, source: &Source<'_>, program: &Program, arch: Arch) -> Result<Cubin> {
+    fn compile_files(&self, files: &[(String, String)], program: &Program, arch: Arch) -> Result<Compiled> {
         let folder =
             tempfile::tempdir().map_err(|error| unavailable(format!("there is no temporary folder: {error}")))?;
-        for (name, text) in source.files() {
+        for (name, text) in files {
             write(&folder.path().join(name), text)
                 .map_err(|error| unavailable(format!("the sources cannot be written: {error}")))?;
         }
         // Names relative to the folder: messages then name files as they are named under kernels/.
         let run = Command::new(&self.program)
-            .args(options::nvcc(program, arch, OUTPUT))
+            .args(arguments(program, arch))
             .current_dir(folder.path())
             .output()
             .map_err(|error| unavailable(format!("{} does not start: {error}", self.program.display())))?;
         let output = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         if !run.status.success() {
-            return Err(failed(program, arch, &self.version, &log::errors(&output), &run.status.to_string()));
+            let errors = compile::errors_of(&output);
+            return Err(compile::failed(program, arch, &self.version, &errors, &run.status.to_string()));
         }
         let image = fs::read(folder.path().join(OUTPUT))
             .map_err(|error| unavailable(format!("it left no cubin behind: {error}")))?;
-        assemble(image, &output, program, arch, &self.version)
+        let (entry, compiler) = (program.entry.to_owned(), self.version.clone());
+        inspect(Cubin { image: image.into(), entry, arch, log: output, compiler, cached: false }, program)
     }
+}
+
+/// What it is told, in the folder that holds the sources.
+fn arguments(program: &Program, arch: Arch) -> Vec<String> {
+    let mut arguments: Vec<String> = vec!["-cubin".into(), format!("-arch={arch}"), "-std=c++17".into()];
+    arguments.extend(["-Xptxas=-v", "-Xptxas=--warn-on-spills", "-I."].map(String::from));
+    arguments.extend(compile::defines(program));
+    arguments.extend(["-o".into(), OUTPUT.into(), program.file.into()]);
+    arguments
 }
 
 fn candidates(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
@@ -106,7 +117,7 @@ fn unavailable(reason: impl Into<String>) -> Error {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::cuda::compile::cubin::tests::Fake;
+    use crate::compile::cubin::tests::Fake;
     use std::os::unix::fs::PermissionsExt;
 
     const LOG: &str = "\
@@ -151,12 +162,15 @@ ptxas info    : Used 14 registers, used 1 barriers, 4096 bytes smem, 360 bytes c
             ),
         );
         assert_eq!(nvcc.version(), "nvcc 13.0");
-        let cubin = nvcc.compile_text("// a kernel", &program(), Arch::Sm89).unwrap();
+        let Compiled { cubin, resources, .. } = nvcc.compile_text("// a kernel", &program(), Arch::Sm89).unwrap();
         assert_eq!((cubin.compiler.as_str(), cubin.cached), ("nvcc 13.0", false));
-        assert_eq!((cubin.resources.registers, cubin.resources.static_shared_bytes), (14, 4096));
-        assert_eq!(cubin.resources.dynamic_shared_bytes, 512);
+        assert_eq!((resources.registers, resources.static_shared_bytes), (14, 4096));
+        assert_eq!(resources.dynamic_shared_bytes, 512);
         let arguments = fs::read_to_string(folder.path().join("arguments")).unwrap();
-        assert_eq!(arguments.trim(), options::nvcc(&program(), Arch::Sm89, OUTPUT).join(" "));
+        assert_eq!(
+            arguments.trim(),
+            "-cubin -arch=sm_89 -std=c++17 -Xptxas=-v -Xptxas=--warn-on-spills -I. -DA=1 -o kernel.cubin inner/kernel.cu"
+        );
     }
 
     #[test]
