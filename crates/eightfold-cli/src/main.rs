@@ -8,7 +8,7 @@ mod progress;
 mod threads;
 
 use arguments::Command;
-use eightfold::cuda::compile;
+use eightfold_lab::environment;
 use std::process::ExitCode;
 
 /// Whether everything that was asked for holds.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let (json, nvrtc) = (arguments.json, arguments.nvrtc.as_deref());
-    let settled = threads::settle(arguments.threads).and_then(|()| nvrtc.map_or(Ok(()), compile::set_nvrtc));
+    let settled = threads::settle(arguments.threads).and_then(|()| environment::settle(nvrtc));
     let verdict = settled.and_then(|()| match arguments.command {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),

@@ -5,6 +5,7 @@ pub mod build;
 pub mod compare;
 pub mod compile;
 pub mod dump;
+pub mod environment;
 pub mod errors;
 pub mod evolve;
 pub mod examine;

@@ -8,6 +8,7 @@ use eightfold::cpu::Features;
 use eightfold::cuda::compile::{Compiler, Tried};
 use eightfold::cuda::driver::Device;
 use eightfold::{Error, Result, installed};
+use eightfold_lab::environment;
 use eightfold_lab::numbers::counted;
 use eightfold_lab::peers::Torch;
 use eightfold_lab::provenance::{Checkout, Provenance};
@@ -158,7 +159,9 @@ fn simulator() -> Finding {
 fn kernel_cache() -> Option<Finding> {
     let what = "kernel cache";
     let compiler = Compiler::find().ok()?;
-    Some(match compiler.cache_note() {
+    let not_kept =
+        environment::cache_folder().is_none().then_some("there is no home folder to keep compiled kernels in");
+    Some(match not_kept.or(compiler.cache_note()) {
         None => Finding::new(what, true, "compiled kernels are kept on disk"),
         Some(note) => Finding {
             fix: Some("set EIGHTFOLD_CACHE to a folder that can be written".into()),

@@ -2,6 +2,7 @@
 
 use super::compiler::CxxCompiler;
 use super::sources;
+use crate::environment;
 use eightfold::cuda::Arch;
 use eightfold::cuda::compile::{self, Program, Toolchain};
 use eightfold::{Error, Result};
@@ -108,7 +109,7 @@ pub(super) struct Folder(PathBuf);
 impl Folder {
     /// Beside compiled kernels for GPUs; a temporary folder where there is no place for those.
     pub(super) fn of_user() -> Result<Folder> {
-        let place = compile::cache_folder()
+        let place = environment::cache_folder()
             .map_or_else(|| std::env::temp_dir().join("eightfold-simulator"), |folder| folder.join("simulator"));
         fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
         fs::canonicalize(&place).map(Folder).map_err(|error| unwritable(&place, &error))

@@ -4,9 +4,14 @@ use eightfold::cuda::compile::{Compiler, Program};
 use eightfold::cuda::{Arch, Specialisation};
 use eightfold::{Granularity, Mask, Problem, Shape};
 use eightfold_lab::compile::{Compiled, compile_all};
+use eightfold_lab::environment;
+use std::sync::Once;
 
 /// The compiler; none where there is none, unless one is required.
 pub fn compiler() -> Option<&'static Compiler> {
+    static SETTLED: Once = Once::new();
+    // What was compiled before, by these tests or by the command, is not compiled again.
+    SETTLED.call_once(|| environment::settle(None).unwrap());
     match Compiler::find() {
         Ok(compiler) => Some(compiler),
         Err(error) if std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_some() => panic!("{error}"),

@@ -42,15 +42,6 @@ impl Cache {
         Cache { folder, max_bytes, trouble: OnceLock::new() }
     }
 
-    /// The cache in the user's folder for such things.
-    pub(super) fn of_user() -> Self {
-        let cache = Cache::new(folder_of_user(), Self::DEFAULT_MAX_BYTES);
-        if cache.folder.is_none() {
-            cache.note("there is no home folder; set EIGHTFOLD_CACHE to keep compiled kernels".into());
-        }
-        cache
-    }
-
     /// Why kernels are compiled without being kept, if so.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.get().map(String::as_str)
@@ -85,28 +76,6 @@ impl Cache {
     fn note(&self, trouble: String) {
         self.trouble.get_or_init(|| trouble);
     }
-}
-
-/// The folder of this process's environment.
-pub(super) fn folder_of_user() -> Option<PathBuf> {
-    folder(|name| std::env::var_os(name).map(PathBuf::from))
-}
-
-/// `EIGHTFOLD_CACHE`, or the platform's folder for what can be made again.
-fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    let set = |name: &str| variable(name).filter(|path| !path.as_os_str().is_empty());
-    let absolute = |name: &str| set(name).filter(|path| path.is_absolute());
-    if let Some(folder) = set("EIGHTFOLD_CACHE") {
-        return Some(folder);
-    }
-    let platform = if cfg!(windows) {
-        absolute("LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        absolute("HOME").map(|home| home.join("Library/Caches"))
-    } else {
-        absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-    };
-    platform.map(|folder| folder.join("eightfold").join("cubins"))
 }
 
 fn path(folder: &Path, key: u128) -> PathBuf {
@@ -310,20 +279,5 @@ mod tests {
                 });
             }
         });
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn the_folder_follows_the_environment() {
-        let folder = |set: &[(&str, &str)]| {
-            folder(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value)))
-        };
-        let home = ("HOME", "/home/someone");
-        assert_eq!(folder(&[home]), Some("/home/someone/.cache/eightfold/cubins".into()));
-        assert_eq!(folder(&[home, ("XDG_CACHE_HOME", "/cache")]), Some("/cache/eightfold/cubins".into()));
-        assert_eq!(folder(&[home, ("XDG_CACHE_HOME", "not/absolute")]), folder(&[home]));
-        assert_eq!(folder(&[home, ("EIGHTFOLD_CACHE", "/here")]), Some("/here".into()));
-        assert_eq!(folder(&[home, ("EIGHTFOLD_CACHE", "")]), folder(&[home]));
-        assert_eq!(folder(&[]), None);
     }
 }

@@ -1,8 +1,8 @@
 //! CUDA C++ → cubin, with what the compiler says about it.
 //!
 //! [`Compiler`] is NVRTC, found where it happens to be on this machine ([`Compiler::search`] tells where it was looked
-//! for) and loaded at run time; [`FETCH_COMMAND`] gets one where there is none. What it compiles is kept on disk, in
-//! the folder that `EIGHTFOLD_CACHE` names or else the user's cache folder.
+//! for) and loaded at run time; [`FETCH_COMMAND`] gets one where there is none. What it compiles is kept in the folder
+//! that [`keep_in`] names, if any.
 //!
 //! An [`Error::Invalid`] from here means that the program is at fault: it does not compile. An [`Error::Unavailable`]
 //! means that this machine has no compiler that works.
@@ -118,10 +118,13 @@ struct Search {
 static SEARCH: OnceLock<Search> = OnceLock::new();
 
 /// The compiler that the program was told to use, until the search has asked for it.
-static CHOICE: Mutex<Choice> = Mutex::new(Choice { path: None, toolchain: None, asked: false });
+static CHOICE: Mutex<Choice> =
+    Mutex::new(Choice { nvrtc: None, folders: Vec::new(), cache: None, toolchain: None, asked: false });
 
 struct Choice {
-    path: Option<PathBuf>,
+    nvrtc: Option<PathBuf>,
+    folders: Vec<PathBuf>,
+    cache: Option<PathBuf>,
     toolchain: Option<Box<dyn Toolchain>>,
     asked: bool,
 }
@@ -138,10 +141,22 @@ impl Choice {
     }
 }
 
-/// Names the NVRTC to use, a library or a folder that holds one, before anything is compiled. It goes before the
-/// environment variable `EIGHTFOLD_NVRTC`, which does the same.
+/// Names the NVRTC to use, a library or a folder that holds one, before anything is compiled. No other is looked for.
 pub fn set_nvrtc(path: impl Into<PathBuf>) -> Result<()> {
-    Choice::open("nvrtc")?.path = Some(path.into());
+    Choice::open("nvrtc")?.nvrtc = Some(path.into());
+    Ok(())
+}
+
+/// Names a folder to look for NVRTC in before the usual places, before anything is compiled.
+pub fn look_in(folder: impl Into<PathBuf>) -> Result<()> {
+    Choice::open("nvrtc")?.folders.push(folder.into());
+    Ok(())
+}
+
+/// Names the folder in which compiled kernels are kept for later processes, before anything is compiled. Without one they
+/// are kept in memory alone.
+pub fn keep_in(folder: impl Into<PathBuf>) -> Result<()> {
+    Choice::open("cache")?.cache = Some(folder.into());
     Ok(())
 }
 
@@ -153,10 +168,10 @@ pub fn set_toolchain(toolchain: Box<dyn Toolchain>) -> Result<()> {
 
 fn searched() -> &'static Search {
     SEARCH.get_or_init(|| {
-        let (chosen, toolchain) = {
+        let (nvrtc, folders, cache, toolchain) = {
             let mut choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
             choice.asked = true;
-            (choice.path.clone(), choice.toolchain.take())
+            (choice.nvrtc.clone(), choice.folders.clone(), choice.cache.clone(), choice.toolchain.take())
         };
         if let Some(toolchain) = toolchain {
             let version = toolchain.version();
@@ -166,14 +181,12 @@ fn searched() -> &'static Search {
             };
         }
         let load = |path: &Path| nvrtc::Library::open(path).map(|library| (library.version(), library));
-        let (tried, library) = search::search(&Environment::of_process(chosen), load);
-        Search { tried, compiler: library.map(|library| Compiler::new(library, Cache::of_user())) }
+        let (tried, library) = search::search(&Environment::of_process(nvrtc, folders), load);
+        Search {
+            tried,
+            compiler: library.map(|library| Compiler::new(library, Cache::new(cache, Cache::DEFAULT_MAX_BYTES))),
+        }
     })
-}
-
-/// The folder in which compiled kernels are kept: that of `EIGHTFOLD_CACHE`, else the user's; none without a home.
-pub fn cache_folder() -> Option<PathBuf> {
-    cache::folder_of_user()
 }
 
 /// The text of a file under `kernels/`.
@@ -232,7 +245,7 @@ impl Compiler {
     pub fn load(library: &Path) -> Result<Compiler> {
         let library = nvrtc::Library::open(library)
             .map_err(|reason| Error::unavailable("NVRTC", format!("{}: {reason}", library.display()), fetch()))?;
-        Ok(Compiler::new(library, Cache::of_user()))
+        Ok(Compiler::new(library, Cache::new(None, 0)))
     }
 
     /// Keeps what is compiled in this folder, up to this size.
@@ -377,7 +390,9 @@ fn not_found(tried: &[Tried]) -> Error {
 }
 
 fn fetch() -> String {
-    format!("run `{FETCH_COMMAND}` in the project's folder, or set EIGHTFOLD_NVRTC to the folder that holds one")
+    format!(
+        "run `{FETCH_COMMAND}` in the project's folder, or name the folder that holds one (--nvrtc, EIGHTFOLD_NVRTC)"
+    )
 }
 
 #[cfg(test)]

@@ -5,8 +5,6 @@ use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the library or the folder that holds it.
-pub(super) const VARIABLE: &str = "EIGHTFOLD_NVRTC";
 /// The project's own folder, where [`super::FETCH_COMMAND`] puts it.
 const PROJECT_FOLDER: &str = ".nvrtc";
 /// Why there is nothing to load from a folder that exists.
@@ -40,24 +38,28 @@ const WHEEL: &[&str] = if cfg!(windows) {
 /// What the search depends on; in tests, a tree of folders made for the purpose.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Environment {
-    /// What the program was told, before any variable.
+    /// The library or the folder that the program named, and no other.
     pub(super) chosen: Option<PathBuf>,
+    /// Folders that the program named to be looked in first.
+    pub(super) folders: Vec<PathBuf>,
+    /// The name of a library that this process has loaded already.
+    pub(super) loaded: Option<&'static str>,
     /// The environment variables that matter.
     pub(super) variables: Vec<(&'static str, PathBuf)>,
-    pub(super) current_folder: Option<PathBuf>,
     pub(super) executable: Option<PathBuf>,
     /// What stands for `/`.
     pub(super) root: PathBuf,
 }
 
 impl Environment {
-    pub(super) fn of_process(chosen: Option<PathBuf>) -> Self {
+    pub(super) fn of_process(chosen: Option<PathBuf>, folders: Vec<PathBuf>) -> Self {
         let read = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| (name, value.into()));
-        let names = [VARIABLE, "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "PATH"];
+        let names = ["CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "PATH"];
         Environment {
             chosen,
+            folders,
+            loaded: NAMES.iter().copied().find(|name| super::nvrtc::is_loaded(name)),
             variables: names.into_iter().filter_map(read).collect(),
-            current_folder: std::env::current_dir().ok(),
             executable: std::env::current_exe().ok(),
             root: PathBuf::from("/"),
         }
@@ -110,10 +112,15 @@ fn places(environment: &Environment) -> Vec<Place> {
     if let Some(path) = &environment.chosen {
         return vec![by_hand("chosen by hand", path)];
     }
-    if let Some(path) = environment.variable(VARIABLE) {
-        return vec![by_hand(VARIABLE, path)];
-    }
-    let mut places = project(environment);
+    // Two in one process would each have state of their own: that of PyTorch, say, serves us as well.
+    let loaded = environment.loaded.map(|name| Place {
+        origin: "loaded by this process".into(),
+        path: name.into(),
+        library: Ok(name.into()),
+    });
+    let mut places: Vec<Place> = loaded.into_iter().collect();
+    places.extend(environment.folders.iter().map(|folder| by_hand("named folder", folder)));
+    places.extend(project(environment));
     places.extend(toolkits(environment));
     places.extend(python(environment));
     drop_repeats(&mut places);
@@ -125,24 +132,18 @@ fn places(environment: &Environment) -> Vec<Place> {
     places
 }
 
-fn project(environment: &Environment) -> Vec<Place> {
-    // A build of this project lies below its folder, wherever it is run from.
-    let executable = environment.executable.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-    let starts = [("project folder", environment.current_folder.clone()), ("executable's folder", executable)];
-    let mut places = Vec::new();
-    for (origin, start) in starts {
-        let Some(start) = start else { continue };
-        let above = start.ancestors().map(|folder| folder.join(PROJECT_FOLDER)).find(|folder| folder.is_dir());
-        places.push(match above {
-            Some(folder) => place(origin, folder, WHEEL),
-            None => Place {
-                origin: origin.into(),
-                path: start.join(PROJECT_FOLDER),
-                library: Err("no such folder, here or above".into()),
-            },
-        });
-    }
-    places
+/// A build of this project lies below its folder, wherever it is run from.
+fn project(environment: &Environment) -> Option<Place> {
+    let start = environment.executable.as_deref()?.parent()?;
+    let above = start.ancestors().map(|folder| folder.join(PROJECT_FOLDER)).find(|folder| folder.is_dir());
+    Some(match above {
+        Some(folder) => place("executable's folder", folder, WHEEL),
+        None => Place {
+            origin: "executable's folder".into(),
+            path: start.join(PROJECT_FOLDER),
+            library: Err("no such folder, here or above".into()),
+        },
+    })
 }
 
 fn toolkits(environment: &Environment) -> Vec<Place> {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn project_then_toolkits_then_python_then_the_loader() {
+    fn named_folders_then_the_project_then_toolkits_then_python_then_the_loader() {
         let tree = Tree::new(&[
             "work/.nvrtc/nvidia/cu13/lib/libnvrtc.so.13",
             "bin/.nvrtc/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
@@ -311,7 +312,6 @@ mod tests {
             "opt/torch/.venv/bin/python3",
             "opt/torch/.venv/lib/python3.10/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
         ]);
-        fs::create_dir_all(tree.path("work/deep/inside")).unwrap();
         let search_path = std::env::join_paths([tree.path("nowhere"), tree.path("opt/torch/.venv/bin")]).unwrap();
         let environment = Environment {
             variables: vec![
@@ -321,7 +321,7 @@ mod tests {
                 ("HOME", tree.path("home")),
                 ("PATH", search_path.into()),
             ],
-            current_folder: Some(tree.path("work/deep/inside")),
+            folders: vec![tree.path("work/.nvrtc")],
             executable: Some(tree.path("bin/eightfold")),
             ..tree.environment()
         };
@@ -349,14 +349,23 @@ mod tests {
     fn what_is_named_by_hand_is_the_only_one_tried() {
         let tree =
             Tree::new(&["mine/libnvrtc.so.13", "wheels/nvidia/cu13/lib/libnvrtc.so.13", "opt/cuda/lib64/libnvrtc.so"]);
-        let named = |path: &str| Environment { variables: vec![(VARIABLE, tree.path(path))], ..tree.environment() };
+        let named = |path: &str| Environment { chosen: Some(tree.path(path)), ..tree.environment() };
         assert_eq!(tree.order(&named("mine")), ["mine/libnvrtc.so.13"]);
         assert_eq!(tree.order(&named("mine/libnvrtc.so.13")), ["mine/libnvrtc.so.13"]);
         assert_eq!(tree.order(&named("wheels")), ["wheels/nvidia/cu13/lib/libnvrtc.so.13"]);
         assert_eq!(tree.order(&named("opt/cuda")), ["opt/cuda/lib64/libnvrtc.so"]);
         assert_eq!(tree.order(&named("missing")), Vec::<String>::new());
-        let chosen = Environment { chosen: Some(tree.path("opt/cuda")), ..named("mine") };
-        assert_eq!(tree.order(&chosen), ["opt/cuda/lib64/libnvrtc.so"]);
+        let both = Environment { folders: vec![tree.path("wheels")], ..named("mine") };
+        assert_eq!(tree.order(&both), ["mine/libnvrtc.so.13"]);
+    }
+
+    #[test]
+    fn what_the_process_has_loaded_goes_first() {
+        let tree = Tree::new(&["opt/cuda/lib64/libnvrtc.so"]);
+        let environment = Environment { loaded: Some("libnvrtc.so.13"), ..tree.environment() };
+        assert_eq!(places(&environment)[0].library, Ok("libnvrtc.so.13".into()));
+        let chosen = Environment { chosen: Some(tree.path("opt/cuda")), ..environment };
+        assert_eq!(places(&chosen).len(), 1);
     }
 
     #[test]
@@ -391,7 +400,7 @@ mod tests {
     #[test]
     fn every_try_is_kept_with_its_reason_until_one_loads() {
         let tree = Tree::new(&["usr/local/cuda/lib64/libnvrtc.so.12", "opt/cuda/lib64/libnvrtc.so.13"]);
-        let environment = Environment { current_folder: Some(tree.path("work")), ..tree.environment() };
+        let environment = Environment { executable: Some(tree.path("work/eightfold")), ..tree.environment() };
         let load = |path: &Path| {
             if path.ends_with("libnvrtc.so.12") {
                 Err("NVRTC 12.2 is too old".to_owned())
