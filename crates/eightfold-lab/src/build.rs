@@ -109,7 +109,7 @@ fn programs(candidates: &[Candidate], cases: &[&Case], arch: Arch) -> Vec<(Progr
         let Some(config) = candidate.variant.on_device() else { continue };
         let Ok(target) = config.target(arch) else { continue };
         for case in cases {
-            if config.check_problem(&case.problem, case.operands(), arch).is_ok() {
+            if config.check_uploaded(&case.problem, case.operands(), arch).is_ok() {
                 let program = case.specialisation().program(config);
                 if seen.insert(program.clone()) {
                     programs.push((program, target));

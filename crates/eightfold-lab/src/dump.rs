@@ -4,7 +4,7 @@ use crate::gates::Case;
 use crate::simulate;
 use crate::store;
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::ladder::{Config, Prepared, Tile, TileDump};
+use eightfold::cuda::ladder::{self, Config, Tile, TileDump};
 use eightfold::cuda::tensor::DeviceTensor;
 use eightfold::{Error, Layout, Result};
 use safetensors::Dtype;
@@ -18,9 +18,8 @@ pub fn tiles(config: &Config, case: &Case, unit: usize) -> Result<TileDump> {
     let stream = device.stream()?;
     let q = DeviceTensor::upload(&device, &stream, &case.q, Layout::Bhsd)?;
     let k = DeviceTensor::upload(&device, &stream, &case.k, Layout::Bhsd)?;
-    let v = DeviceTensor::upload(&device, &stream, &case.v, Prepared::value_layout(config))?;
-    let prepared = Prepared::new(&device, &case.problem, config, &q, &k, &v)?;
-    simulate::explain_failures(|| prepared.dump(&stream, &q, &k, &v, unit))
+    let v = DeviceTensor::upload(&device, &stream, &case.v, config.value_layout())?;
+    simulate::explain_failures(|| ladder::dump(&device, &stream, &case.problem, config, [&q, &k, &v], unit))
 }
 
 /// Writes the tiles as `tile0.scores`, `tile0.weights`, `tile0.output`, `tile0.row_maxima`, `tile0.row_sums`, and so on.

@@ -200,7 +200,7 @@ fn prefer(considered: &mut Vec<Considered>, choice: &Installed) {
 
 /// Whether the knobs suit each other and the problem: on this machine's device, or without one on any architecture.
 fn check_on_device(config: &cuda::Config, problem: &Problem) -> Result<()> {
-    let check = |arch| config.check_problem(problem, &Operands::hoped(problem), arch);
+    let check = |arch| config.check_uploaded(problem, &Operands::hoped(problem), arch);
     match cuda::driver::Device::default() {
         Ok(device) => check(device.arch()),
         Err(_) => {

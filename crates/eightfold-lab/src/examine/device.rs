@@ -66,7 +66,7 @@ impl<'a> OnDevice<'a> {
         let mut restriction = None;
         let mut possible = Vec::new();
         for case in self.examination.cases {
-            match config.check_problem(&case.problem, case.operands(), self.arch()) {
+            match config.check_uploaded(&case.problem, case.operands(), self.arch()) {
                 Ok(()) => possible.push(case),
                 Err(error) => restriction = restriction.or(Some(error)),
             }

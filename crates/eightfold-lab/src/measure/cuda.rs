@@ -4,8 +4,9 @@ use super::kernel::verify;
 use super::stopwatch::Stopwatch;
 use super::{Contestant, Plant, Rotation, Timer};
 use eightfold::cuda::driver::{Buffer, Device, Graph, Stream};
+use eightfold::cuda::hopper::TileList;
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Config, Prepared};
+use eightfold::cuda::{Arguments, Config, Kernel, Operands, Workspace};
 use eightfold::{Layout, Output, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,12 +22,27 @@ fn brief_launches(ns: f64) -> usize {
     ((BRIEF_NS / ns.max(1.0)).ceil() as usize).clamp(1, GRAPH_LAUNCHES)
 }
 
-/// A compiled variant with its inputs on the device.
+/// A compiled variant with its inputs on the device. The fields that others point at come last, so that they live longest.
 struct Loaded {
-    stream: Stream,
-    inputs: Vec<[DeviceTensor; 3]>,
-    prepared: Prepared,
     stopwatch: Stopwatch,
+    kernel: Kernel,
+    workspace: Workspace,
+    _list: Option<TileList>,
+    _inputs: Vec<[DeviceTensor; 3]>,
+    stream: Stream,
+}
+
+/// Puts so many launches into the stream.
+fn launch(
+    kernel: &Kernel,
+    stream: &Stream,
+    arguments: &Arguments,
+    workspace: &mut Workspace,
+    launches: usize,
+) -> Result<()> {
+    // SAFETY: inputs, list and workspace are of a `Loaded`, and the output is of the contestant, which waits for its launches
+    // before it lets go of anything. All launches are in one stream.
+    (0..launches).try_for_each(|_| unsafe { kernel.launch(stream, arguments, workspace) })
 }
 
 /// One timer of a variant on inputs that change from round to round; it must keep giving the bits that the gate saw, if
@@ -42,6 +58,8 @@ pub struct CudaContestant<'a> {
     graph_launches: usize,
     /// One for each set of inputs. Released before what their launches read and write.
     graphs: Vec<Graph>,
+    /// One for each set of inputs.
+    arguments: Vec<Arguments>,
     /// Each timer has its own, so that neither is credited with what the other wrote.
     output: DeviceOutput,
     /// What was last brought to the host: fresh memory would take longer than the copy.
@@ -68,25 +86,40 @@ impl<'a> CudaContestant<'a> {
         }
         let problem = inputs.at(0).0.problem;
         let [q, k, v] = &tensors[0];
-        let prepared = Prepared::new(&device, &problem, config, q, k, v)?;
-        stream.synchronize()?;
+        let kernel = Kernel::of(&device, &problem, config, &Operands::of(q, k, v))?;
+        let list = TileList::new(&kernel, &problem)?;
+        let arguments = |output: &DeviceOutput| -> Result<Vec<Arguments>> {
+            let of = |[q, k, v]: &[DeviceTensor; 3]| {
+                let arguments = kernel.arguments(&problem, [q, k, v], output)?;
+                list.iter().try_fold(arguments, |arguments, list| list.deal(arguments, &problem))
+            };
+            tensors.iter().map(of).collect()
+        };
         let outputs = [DeviceOutput::new(&device, &problem)?, DeviceOutput::new(&device, &problem)?];
+        let [first, second] = [arguments(&outputs[0])?, arguments(&outputs[1])?];
+        let workspace = Workspace::new(&stream, first[0].workspace_bytes())?;
+        stream.synchronize()?;
         let stopwatch = Stopwatch::new(&stream)?;
-        let loaded = Rc::new(RefCell::new(Loaded { stream, inputs: tensors, prepared, stopwatch }));
-        let mut timers = [Timer::GraphReplay, Timer::Event].into_iter();
-        Ok(outputs.map(|output| CudaContestant {
-            name: name.into(),
-            inputs: inputs.clone(),
-            current: 0,
-            timer: timers.next().unwrap_or(Timer::Event),
-            brief: false,
-            graph_launches: GRAPH_LAUNCHES,
-            graphs: Vec::new(),
-            output,
-            downloaded: None,
-            loaded: loaded.clone(),
-            plant: None,
-            flush: None,
+        let loaded = Loaded { stopwatch, kernel, workspace, _list: list, _inputs: tensors, stream };
+        let loaded = Rc::new(RefCell::new(loaded));
+        let mut each = [(Timer::GraphReplay, first), (Timer::Event, second)].into_iter();
+        Ok(outputs.map(|output| {
+            let (timer, arguments) = each.next().unwrap_or((Timer::Event, Vec::new()));
+            CudaContestant {
+                name: name.into(),
+                inputs: inputs.clone(),
+                current: 0,
+                timer,
+                brief: false,
+                graph_launches: GRAPH_LAUNCHES,
+                graphs: Vec::new(),
+                arguments,
+                output,
+                downloaded: None,
+                loaded: loaded.clone(),
+                plant: None,
+                flush: None,
+            }
         }))
     }
 
@@ -127,22 +160,20 @@ impl<'a> CudaContestant<'a> {
 impl Contestant for CudaContestant<'_> {
     fn prepare(&mut self) -> Result<()> {
         let loaded = self.loaded.clone();
-        let Loaded { stream, inputs, prepared, stopwatch } = &mut *loaded.borrow_mut();
+        let Loaded { stopwatch, kernel, workspace, stream, .. } = &mut *loaded.borrow_mut();
         // A first launch outside the capture: modules may load lazily, which a capture does not allow.
-        let [q, k, v] = &inputs[0];
-        prepared.launch(stream, q, k, v, &mut self.output)?;
+        let first = &self.arguments[0];
+        launch(kernel, stream, first, workspace, 1)?;
         stream.synchronize()?;
         if self.brief {
-            let ns = stopwatch.time_ns(stream, &mut || prepared.launch(stream, q, k, v, &mut self.output))?;
+            let ns = stopwatch.time_ns(stream, &mut || launch(kernel, stream, first, workspace, 1))?;
             self.graph_launches = brief_launches(ns);
         }
         let (launches, _) = self.launches();
-        let output = &mut self.output;
         if self.timer == Timer::GraphReplay {
             self.graphs.clear();
-            for [q, k, v] in inputs.iter() {
-                let graph =
-                    stream.capture(&mut || (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)))?;
+            for arguments in &self.arguments {
+                let graph = stream.capture(&mut || launch(kernel, stream, arguments, workspace, launches))?;
                 self.graphs.push(graph);
             }
         }
@@ -156,11 +187,11 @@ impl Contestant for CudaContestant<'_> {
 
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         let (launches, counted) = self.launches();
-        let Loaded { stream, inputs, prepared, stopwatch } = &mut *self.loaded.borrow_mut();
+        let Loaded { stopwatch, kernel, workspace, stream, .. } = &mut *self.loaded.borrow_mut();
         // Whatever an earlier block left must not count as this one's work.
         self.output.poison(stream)?;
         stream.synchronize()?;
-        let (output, [q, k, v]) = (&mut self.output, &inputs[self.current]);
+        let arguments = &self.arguments[self.current];
         let mut graph = self.graphs.get_mut(self.current);
         (0..iterations)
             .map(|_| {
@@ -171,7 +202,7 @@ impl Contestant for CudaContestant<'_> {
                 let ns = stopwatch.time_ns(stream, &mut || match &mut graph {
                     // SAFETY: kernel, inputs and output are this value's, which outlives the wait for the time.
                     Some(graph) => unsafe { graph.launch(stream) },
-                    None => (0..launches).try_for_each(|_| prepared.launch(stream, q, k, v, output)),
+                    None => launch(kernel, stream, arguments, workspace, launches),
                 })?;
                 Ok((ns / counted as f64).round() as u64)
             })

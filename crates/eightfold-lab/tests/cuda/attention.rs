@@ -1,9 +1,9 @@
 //! The ladder's stages against the float64 reference, through the plan and directly.
 
 use crate::support::{device, gaussian, on_simulator, relative_l2, some, tensors};
-use eightfold::cuda::ladder::{Config, Prepared, Pv, STAGES, draws};
+use eightfold::cuda::ladder::{self, Config, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{attention_on, hopper};
+use eightfold::cuda::{Kernel, Operands, Workspace, attention_on, hopper};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
 use eightfold::{
@@ -142,19 +142,25 @@ fn launches_repeat_in_a_graph_and_in_two_streams() {
     let expected = expected(&problem, &inputs);
     for config in ["persistent", "unpack"] {
         let config: Config = config.parse().unwrap();
-        let layouts = [Layout::Bhsd, Layout::Bshd, Prepared::value_layout(&config)];
+        let layouts = [Layout::Bhsd, Layout::Bshd, config.value_layout()];
         let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
             DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
         });
-        let mut prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
+        let kernel = Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap();
         let other_stream = device.stream().unwrap();
         let mut first = DeviceOutput::new(&device, &problem).unwrap();
-        let mut second = DeviceOutput::new(&device, &problem).unwrap();
-        let mut graph = stream.capture(&mut || prepared.launch(&stream, &q, &k, &v, &mut first)).unwrap();
+        let second = DeviceOutput::new(&device, &problem).unwrap();
+        let [one, other] = [&first, &second].map(|output| kernel.arguments(&problem, [&q, &k, &v], output).unwrap());
+        let [mut own, mut others] =
+            [&stream, &other_stream].map(|stream| Workspace::new(stream, one.workspace_bytes()).unwrap());
+        stream.synchronize().unwrap();
+        // SAFETY: all that launches use lives until their streams are done, and each stream has a workspace of its own.
+        let mut graph = stream.capture(&mut || unsafe { kernel.launch(&stream, &one, &mut own) }).unwrap();
         for _ in 0..5 {
-            // SAFETY: all that the graph uses lives until the stream is done.
+            // SAFETY: as above.
             unsafe { graph.launch(&stream) }.unwrap();
-            prepared.launch(&other_stream, &q, &k, &v, &mut second).unwrap();
+            // SAFETY: as above.
+            unsafe { kernel.launch(&other_stream, &other, &mut others) }.unwrap();
         }
         let mut outputs = [Output::zeros(&problem), Output::zeros(&problem)];
         // What an earlier launch wrote must not stand in for the last.
@@ -210,12 +216,12 @@ fn a_dump_shows_the_tiles_of_one_unit() {
     let inputs = tensors(&problem, 70);
     let config: Config = "fused-softmax".parse().unwrap();
     let [q, k, v] = inputs.map(|tensor| DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap());
-    let prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
-    let dump = prepared.dump(&stream, &q, &k, &v, 0).unwrap();
-    assert_eq!(dump.tiles.len(), 150usize.div_ceil(config.tile_keys));
-    for tile in &dump.tiles {
+    let dump = |unit| ladder::dump(&device, &stream, &problem, &config, [&q, &k, &v], unit);
+    let first = dump(0).unwrap();
+    assert_eq!(first.tiles.len(), 150usize.div_ceil(config.tile_keys));
+    for tile in &first.tiles {
         assert!(tile.row_maxima.iter().all(|maximum| maximum.is_finite()));
         assert!(tile.row_sums.iter().all(|sum| *sum > 0.0));
     }
-    assert!(prepared.dump(&stream, &q, &k, &v, 99).unwrap_err().to_string().starts_with("unit: 99"));
+    assert!(dump(99).unwrap_err().to_string().starts_with("unit: 99"));
 }

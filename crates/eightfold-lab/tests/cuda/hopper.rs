@@ -3,9 +3,9 @@
 
 use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors, some, tensors, watched};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::hopper::{Config, Grid, Keys, Prepared, STAGES, Share, Weights, choose, draws, target};
+use eightfold::cuda::hopper::{Config, Grid, Keys, STAGES, Share, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Arch, Operands, attention_on};
+use eightfold::cuda::{Arch, Kernel, Operands, Workspace, attention_on};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
@@ -392,48 +392,123 @@ fn in_order(values: &[f32], dims: Dims, layout: Layout) -> Vec<f32> {
     rows.collect()
 }
 
+/// A graph that was captured in a stream of its own after a first launch elsewhere, as PyTorch does; then the same kernel in
+/// another stream meanwhile. V in rows, split keys and launches that start early included.
 #[test]
-fn launches_repeat_in_a_graph_and_keep_to_their_stream() {
+fn launches_repeat_in_graphs_and_in_several_streams() {
     let Some((device, stream)) = hopper() else { return };
     let len = if on_simulator() { 300 } else { 700 };
     let problem = Problem::new(Shape::new(2, 4, len, 64)).unwrap().causal().with_output_format(OutputFormat::F16);
     let inputs = small_tensors(&problem, 180);
     let expected = expected(&problem, &inputs);
-    let other_stream = device.stream().unwrap();
+    let side_stream = device.stream().unwrap();
     for (text, layout) in [
         ("fast", Layout::BhdsExchanged),
         ("fast,launch=dependent", Layout::BhdsExchanged),
         ("balanced,launch=dependent", Layout::Bhsd),
-        ("fast,warpgroups=1,split_keys=on", Layout::BhdsExchanged),
+        ("fast,warpgroups=1,split_keys=on", Layout::Bshd),
     ] {
         let config: Config = text.parse().unwrap();
         let layouts = [Layout::Bhsd, Layout::Bshd, layout];
         let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
             DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
         });
-        let mut prepared = Prepared::new(&device, &problem, &config, &q, &k, &v).unwrap();
-        let mut first = DeviceOutput::new(&device, &problem).unwrap();
-        let mut second = DeviceOutput::new(&device, &problem).unwrap();
-        let mut graph =
-            stream.capture(&mut || (0..3).try_for_each(|_| prepared.launch(&stream, &q, &k, &v, &mut first))).unwrap();
-        first.poison(&stream).unwrap();
+        let kernel = Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap();
+        let mut outputs = [(); 2].map(|()| DeviceOutput::new(&device, &problem).unwrap());
+        let arguments = outputs.each_ref().map(|output| kernel.arguments(&problem, [&q, &k, &v], output).unwrap());
+        let bytes = kernel.workspace_bytes(&problem).unwrap();
+        assert!(arguments[0].workspace_bytes() <= bytes);
+        let [mut first, mut second] = [&stream, &side_stream].map(|stream| Workspace::new(stream, bytes).unwrap());
+        // SAFETY: all that launches use lives until their streams are done, and each stream has a workspace of its own.
+        unsafe { kernel.launch(&stream, &arguments[0], &mut first) }.unwrap();
+        stream.synchronize().unwrap();
+        side_stream.synchronize().unwrap();
+        // SAFETY: as above.
+        let mut launch = || unsafe { kernel.launch(&side_stream, &arguments[1], &mut second) };
+        let mut graph = side_stream.capture(&mut || (0..3).try_for_each(|_| launch())).unwrap();
+        outputs[0].poison(&stream).unwrap();
+        outputs[1].poison(&side_stream).unwrap();
         for _ in 0..5 {
-            // SAFETY: all that the graph uses lives until the stream is done.
-            unsafe { graph.launch(&stream) }.unwrap();
+            // SAFETY: as above.
+            unsafe { graph.launch(&side_stream) }.unwrap();
+            // SAFETY: as above.
+            unsafe { kernel.launch(&stream, &arguments[0], &mut first) }.unwrap();
         }
-        let mut output = Output::zeros(&problem);
-        first.download(&stream, &mut output).unwrap();
-        assert_close(&output, &expected, tolerance(&config), text);
-
-        let elsewhere = prepared.launch(&other_stream, &q, &k, &v, &mut second);
-        if layout == Layout::BhdsExchanged && config.split_keys.to_string() == "off" {
-            elsewhere.unwrap();
-            let mut output_elsewhere = Output::zeros(&problem);
-            second.download(&other_stream, &mut output_elsewhere).unwrap();
-            assert_eq!(output, output_elsewhere, "{text}");
-        } else {
-            let error = elsewhere.unwrap_err().to_string();
-            assert!(error.starts_with("stream: the prepared kernel was launched in another stream"), "{error}");
-        }
+        let mut got = [Output::zeros(&problem), Output::zeros(&problem)];
+        outputs[0].download(&stream, &mut got[0]).unwrap();
+        outputs[1].download(&side_stream, &mut got[1]).unwrap();
+        assert_close(&got[0], &expected, tolerance(&config), text);
+        assert_eq!(got[0], got[1], "{text}");
     }
+}
+
+/// One kernel, and each thread with a stream, a workspace and a graph of its own; every thread has other lengths.
+#[test]
+fn threads_share_a_kernel() {
+    let Some((device, stream)) = hopper() else { return };
+    let config: Config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
+    let problems: Vec<Problem> = (1..9)
+        .map(|index| Problem::new(Shape { query_len: index, key_len: 300 + 64 * index, ..Shape::new(1, 2, 1, 64) }))
+        .map(|problem| problem.unwrap().causal())
+        .collect();
+    let first = &problems[0];
+    let operands = Operands::hoped(first);
+    let kernel = Kernel::of(&device, first, &config.into(), &operands).unwrap();
+    stream.synchronize().unwrap();
+    std::thread::scope(|scope| {
+        for problem in some(&problems, 4) {
+            let (kernel, device) = (&kernel, &device);
+            scope.spawn(move || {
+                let (_, stream) = crate::support::device().unwrap();
+                let inputs = small_tensors(&problem, 200);
+                let layouts = [Layout::Bhsd, Layout::Bhsd, Layout::BhdsExchanged];
+                let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
+                    DeviceTensor::upload(device, &stream, &inputs[index], layouts[index]).unwrap()
+                });
+                let output = DeviceOutput::new(device, &problem).unwrap();
+                let arguments = kernel.arguments(&problem, [&q, &k, &v], &output).unwrap();
+                let mut workspace = Workspace::new(&stream, arguments.workspace_bytes()).unwrap();
+                stream.synchronize().unwrap();
+                // SAFETY: all that launches use lives until the stream is done.
+                let mut launch = || unsafe { kernel.launch(&stream, &arguments, &mut workspace) };
+                launch().unwrap();
+                stream.synchronize().unwrap();
+                let mut graph = stream.capture(&mut launch).unwrap();
+                for _ in 0..3 {
+                    // SAFETY: as above.
+                    unsafe { graph.launch(&stream) }.unwrap();
+                }
+                let mut got = Output::zeros(&problem);
+                output.download(&stream, &mut got).unwrap();
+                assert_close(&got, &expected(&problem, &inputs), tolerance(&config), &problem.to_string());
+            });
+        }
+    });
+}
+
+#[test]
+fn arguments_and_workspaces_that_do_not_belong_are_refused() {
+    let Some((device, stream)) = hopper() else { return };
+    let problem = Problem::new(Shape { query_len: 1, ..Shape::new(1, 2, 3000, 64) }).unwrap();
+    let inputs = small_tensors(&problem, 210);
+    let [q, k, v] = inputs.each_ref().map(|t| DeviceTensor::upload(&device, &stream, t, Layout::Bhsd).unwrap());
+    let output = DeviceOutput::new(&device, &problem).unwrap();
+    let kernel = |text: &str| {
+        let config: Config = text.parse().unwrap();
+        Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap()
+    };
+    let [one, other] = ["fast,warpgroups=1,split_keys=on", "fast"].map(kernel);
+    let arguments = one.arguments(&problem, [&q, &k, &v], &output).unwrap();
+    let launched = |kernel: &Kernel, mut workspace: Workspace| {
+        // SAFETY: nothing is launched.
+        unsafe { kernel.launch(&stream, &arguments, &mut workspace) }.unwrap_err().to_string()
+    };
+    assert!(launched(&other, Workspace::none()).starts_with("arguments: were made for another kernel"));
+    let small = Workspace::new(&stream, 1 << 16).unwrap();
+    assert!(launched(&one, small).starts_with("workspace: "));
+    let longer = Problem::new(Shape { query_len: 1, ..Shape::new(1, 2, 3001, 128) }).unwrap();
+    assert!(one.arguments(&longer, [&q, &k, &v], &output).unwrap_err().to_string().starts_with("q: has dims"));
+    let causal = problem.causal();
+    let refused = one.arguments(&causal, [&q, &k, &v], &output).unwrap_err().to_string();
+    assert!(refused.starts_with("kernel: it was compiled for another kind"), "{refused}");
 }

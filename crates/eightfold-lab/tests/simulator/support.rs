@@ -1,8 +1,8 @@
 //! What all of them need: the device, a job queue for two cores, and one run of one variant.
 
-use eightfold::cuda::Prepared;
 use eightfold::cuda::driver::Device;
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
+use eightfold::cuda::{Kernel, Operands, Workspace};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Fp8Tensor, Layout, Mask, Output, Plan, Problem, Result, Shape, Values, Variant};
 use eightfold_lab::inputs::{Family, Inputs};
@@ -143,10 +143,13 @@ impl Bench {
         let k = DeviceTensor::upload(&device, &stream, &self.k, self.k.layout())?;
         let value_layout = self.value_layout.unwrap_or_else(|| config.value_layout());
         let v = DeviceTensor::upload(&device, &stream, &self.v, value_layout)?;
-        let mut on_device = DeviceOutput::new(&device, &self.problem)?;
-        let mut prepared = Prepared::new(&device, &self.problem, &config, &q, &k, &v)?;
+        let on_device = DeviceOutput::new(&device, &self.problem)?;
+        let kernel = Kernel::of(&device, &self.problem, &config, &Operands::of(&q, &k, &v))?;
+        let arguments = kernel.arguments(&self.problem, [&q, &k, &v], &on_device)?;
+        let mut workspace = Workspace::new(&stream, arguments.workspace_bytes())?;
         for _ in 0..launches {
-            prepared.launch(&stream, &q, &k, &v, &mut on_device)?;
+            // SAFETY: all of it lives until the download has waited for the launches, which are in one stream.
+            unsafe { kernel.launch(&stream, &arguments, &mut workspace)? };
         }
         on_device.download(&stream, output)
     }

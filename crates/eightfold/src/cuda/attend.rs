@@ -2,9 +2,12 @@
 
 use super::compile::Compiler;
 use super::driver::{Device, Stream};
-use super::family::{Config, Prepared};
+use super::family::Config;
+use super::hopper::TileList;
 use super::kernel::Kernel;
+use super::loaded::Loaded;
 use super::tensor::{DeviceOutput, DeviceTensor};
+use super::workspace::Workspace;
 use super::{Arch, Operands, hopper, ladder};
 use crate::error::{Error, Result};
 use crate::installed;
@@ -44,9 +47,16 @@ pub fn attention_on(
     // The first that serves and compiles; if none does, the first says why.
     let mut refusal = None;
     for config in candidates {
-        let serves = config.check_problem(problem, &operands, device.arch());
-        match serves.and_then(|()| Prepared::for_one_launch(device, problem, &config, q, k, v)) {
-            Ok(mut prepared) => return prepared.launch(stream, q, k, v, output),
+        let made = Kernel::of(device, problem, &config, &operands)
+            .and_then(|kernel| Ok((kernel.arguments(problem, [q, k, v], output)?, kernel)));
+        match made {
+            Ok((arguments, kernel)) => {
+                let mut growing = stream.workspace();
+                let mut workspace = growing.at_least(stream, arguments.workspace_bytes())?;
+                // SAFETY: tensors and output are borrowed, and freed only when the device has done with them, or else a
+                // caller's, who vouched for that. The workspace is the stream's own, in which launches follow each other.
+                return unsafe { kernel.launch(stream, &arguments, &mut workspace) };
+            }
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }
@@ -94,11 +104,11 @@ fn hopper_candidates(problem: &Problem, operands: &Operands, multiprocessors: us
 /// What may run with V in this layout, the best first: then, for scales that change within its tiles, the stages from
 /// the last to the first.
 fn ladder_candidates(problem: &Problem, multiprocessors: usize, layout: Layout) -> Vec<ladder::Config> {
-    use ladder::{Config, Prepared, Pv, STAGES};
+    use ladder::{Config, Pv, STAGES};
     let (best, _) = ladder::choose(problem, multiprocessors);
     let stages = STAGES.iter().rev().map(|stage| stage.at(problem.shape().head_dim));
     let transposed = layout.is_transposed();
-    let is_read = |config: &Config| (Prepared::value_layout(config) == Layout::Bhds) == transposed;
+    let is_read = |config: &Config| (config.value_layout() == Layout::Bhds) == transposed;
     let reads = |config: Config| match is_read(&config) || transposed {
         true => config,
         false => Config { pv: Pv::Mma, ..config },
@@ -149,7 +159,7 @@ fn choose_on_device(problem: &Problem, find: installed::Find) -> Result<Vec<Cons
     candidates.dedup_by_key(|(config, _)| *config);
 
     let here = format!("{} ({arch}) is there, {} compiles for it", info.name, compiler.version());
-    let fits = |config: &Config| config.check_problem(problem, &operands, arch);
+    let fits = |config: &Config| config.check_uploaded(problem, &operands, arch);
     Ok(consider(candidates, &here, &fits, &|config| compiles(&device, problem, &operands, config)))
 }
 
@@ -188,7 +198,7 @@ fn compiles(device: &Device, problem: &Problem, operands: &Operands, config: &Co
         Config::Ladder(_) => Ok(()),
         Config::Hopper(_) => {
             let program = operands.specialisation(problem).program(*config);
-            Kernel::get(device, &program, config.target(device.arch())?).map(|_| ())
+            Loaded::get(device, &program, config.target(device.arch())?).map(|_| ())
         }
     }
 }
@@ -205,7 +215,7 @@ fn installed_config(
     let config = choice.variant.on_device()?;
     let exact = choice.variant.accuracy().is_none_or(|accuracy| accuracy == problem.accuracy());
     let alike = exact && problem.input_format() == Fp8Format::E4m3;
-    let fits = alike && config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok();
+    let fits = alike && config.check_uploaded(problem, &Operands::hoped(problem), device.arch()).is_ok();
     fits.then(|| (config, choice.reason()))
 }
 
@@ -230,7 +240,7 @@ pub(crate) fn suiting(planned: &Config, problem: &Problem, operands: &Operands) 
     // The kernel gets V laid out as it reads it; the ladder, transposed.
     let turned = Operands { v: super::operands::Operand { layout: Layout::Bhds, ..operands.v }, ..*operands };
     let others = candidates(problem, &turned, arch, device.info().multiprocessors);
-    [*planned].into_iter().chain(others).find(|config| config.check_problem(problem, operands, arch).is_ok())
+    [*planned].into_iter().chain(others).find(|config| config.check_uploaded(problem, operands, arch).is_ok())
 }
 
 /// Computes attention on host tensors: to device 0, there, and back. The plan has checked tensors and output.
@@ -244,15 +254,22 @@ pub(crate) fn run(
 ) -> Result<RunReport> {
     let (device, stream) = default_stream()?;
     // Before anything is copied.
-    config.check_problem(problem, &Operands::of_host(q, k, v), device.arch())?;
+    config.check_uploaded(problem, &Operands::of_host(q, k, v), device.arch())?;
     let q = DeviceTensor::upload(device, stream, q, q.layout())?;
     let k = DeviceTensor::upload(device, stream, k, k.layout())?;
     let v = DeviceTensor::upload(device, stream, v, config.value_layout())?;
-    let mut on_device = DeviceOutput::new(device, problem)?;
-    let mut prepared = Prepared::new(device, problem, config, &q, &k, &v)?;
-    prepared.launch(stream, &q, &k, &v, &mut on_device)?;
+    let on_device = DeviceOutput::new(device, problem)?;
+    let kernel = Kernel::of(device, problem, config, &Operands::of(&q, &k, &v))?;
+    let mut arguments = kernel.arguments(problem, [&q, &k, &v], &on_device)?;
+    let list = TileList::new(&kernel, problem)?;
+    if let Some(list) = &list {
+        arguments = list.deal(arguments, problem)?;
+    }
+    let mut workspace = Workspace::new(stream, arguments.workspace_bytes())?;
+    // SAFETY: all of it lives until the download has waited for the launch.
+    unsafe { kernel.launch(stream, &arguments, &mut workspace)? };
     on_device.download(stream, output)?;
-    Ok(prepared.report())
+    Ok(arguments.report())
 }
 
 /// Device 0 with a stream for everything that comes from the host, opened once per process.
@@ -327,7 +344,7 @@ mod tests {
                     for config in candidates(Arch::Sm90) {
                         assert_eq!(config.check_problem(&problem, &operands, Arch::Sm90), Ok(()), "{layout}");
                         if let Config::Ladder(config) = config {
-                            let transposed = ladder::Prepared::value_layout(&config) == Layout::Bhds;
+                            let transposed = config.value_layout() == Layout::Bhds;
                             assert_eq!(transposed, layout == Layout::Bhds);
                         }
                     }

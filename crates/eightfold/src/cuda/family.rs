@@ -1,11 +1,11 @@
-//! What the CUDA kernel families have in common: a config of any, and a prepared kernel of any.
+//! What the CUDA kernel families have in common: a config of any.
 
-use super::driver::{Device, Stream};
+use super::kernel::{Calls, Fitted};
+use super::operands::Operand;
 use super::tensor::{DeviceOutput, DeviceTensor};
-use super::{Arch, Operands, hopper, ladder};
+use super::{Arch, Operands, Specialisation, hopper, ladder};
 use crate::error::{Error, Result};
 use crate::knobs::Knob;
-use crate::plan::RunReport;
 use crate::problem::{Problem, Shape};
 use crate::tensor::Layout;
 
@@ -37,17 +37,79 @@ impl Config {
         self.target(arch)?;
         match self {
             Config::Ladder(config) => {
+                config.check_value_layout(operands.v.layout)?;
                 config.check_problem(problem, operands.k.granularity, operands.v.granularity, arch)
             }
             Config::Hopper(config) => config.check_problem(problem, operands, arch),
         }
     }
 
+    /// The same for tensors of a host, whose V is laid out as the kernel reads it when it is brought to the device.
+    pub fn check_uploaded(&self, problem: &Problem, operands: &Operands, arch: Arch) -> Result<()> {
+        self.check_problem(problem, &self.uploaded(operands), arch)
+    }
+
+    /// What tensors of a host are on the device.
+    pub fn uploaded(&self, operands: &Operands) -> Operands {
+        Operands { v: Operand { layout: self.value_layout(), ..operands.v }, ..*operands }
+    }
+
+    /// Whether a kernel for one kind of problem serves another.
+    pub(super) fn check_kind(&self, kind: &Specialisation, other: &Specialisation) -> Result<()> {
+        let is_same = match self {
+            // Nothing of the keys is compiled in, nor whether there is a log-sum-exp, or V centred.
+            Config::Ladder(_) => {
+                let Specialisation { key_len, lse, centred, .. } = *kind;
+                Specialisation { key_len, lse, centred, ..*other } == *kind
+            }
+            Config::Hopper(config) => {
+                let cut = |kind| hopper::has_cut_tiles(kind, config);
+                Specialisation { key_len: kind.key_len, ..*other } == *kind && cut(kind) == cut(other)
+            }
+        };
+        if is_same {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "kernel",
+            "it was compiled for another kind of problem: other head dim, mask, formats, scales, log-sum-exp or centring, or \
+             keys that its tiles divide where these are not divided",
+            "get a kernel for this problem, which is cheap where it was compiled before",
+        ))
+    }
+
+    pub(super) fn calls(
+        &self,
+        fitted: &Fitted,
+        problem: &Problem,
+        tensors: [&DeviceTensor; 3],
+        output: &DeviceOutput,
+    ) -> Result<Calls> {
+        match self {
+            Config::Ladder(config) => ladder::calls(config, fitted, problem, tensors, output),
+            Config::Hopper(config) => hopper::calls(config, fitted, problem, tensors, output),
+        }
+    }
+
+    pub(super) fn workspace_bytes(&self, limits: &Problem, multiprocessors: usize) -> Result<usize> {
+        match self {
+            Config::Ladder(config) => ladder::workspace_bytes(config),
+            Config::Hopper(config) => hopper::workspace_bytes(config, limits, multiprocessors),
+        }
+    }
+
+    pub(super) fn tiles(&self, problem: &Problem) -> u64 {
+        match self {
+            Config::Ladder(config) => ladder::tiles(config, problem),
+            Config::Hopper(config) => hopper::tiles(config, problem),
+        }
+    }
+
     /// The layout in which its kernel reads V.
     pub fn value_layout(&self) -> Layout {
         match self {
-            Config::Ladder(config) => ladder::Prepared::value_layout(config),
-            Config::Hopper(config) => hopper::Prepared::value_layout(config),
+            Config::Ladder(config) => config.value_layout(),
+            Config::Hopper(_) => Layout::BhdsExchanged,
         }
     }
 
@@ -118,73 +180,6 @@ impl From<ladder::Config> for Config {
 impl From<hopper::Config> for Config {
     fn from(config: hopper::Config) -> Self {
         Config::Hopper(config)
-    }
-}
-
-/// A variant compiled and loaded for one problem, ready to be launched any number of times.
-#[derive(Debug)]
-pub enum Prepared {
-    /// Of the staged kernel.
-    Ladder(ladder::Prepared),
-    /// Of the flagship on Hopper.
-    Hopper(hopper::Prepared),
-}
-
-impl Prepared {
-    /// Compiles (or takes from the cache) and loads the kernel for tensors of this kind.
-    pub fn new(
-        device: &Device,
-        problem: &Problem,
-        config: &Config,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-    ) -> Result<Self> {
-        Ok(match config {
-            Config::Ladder(config) => Prepared::Ladder(ladder::Prepared::new(device, problem, config, q, k, v)?),
-            Config::Hopper(config) => Prepared::Hopper(hopper::Prepared::new(device, problem, config, q, k, v)?),
-        })
-    }
-
-    /// The same without what pays only over many launches.
-    pub(super) fn for_one_launch(
-        device: &Device,
-        problem: &Problem,
-        config: &Config,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-    ) -> Result<Self> {
-        match config {
-            Config::Ladder(_) => Prepared::new(device, problem, config, q, k, v),
-            Config::Hopper(config) => {
-                hopper::Prepared::for_one_launch(device, problem, config, q, k, v).map(Prepared::Hopper)
-            }
-        }
-    }
-
-    /// Puts one launch into the stream and returns at once: see [`ladder::Prepared::launch`] and
-    /// [`hopper::Prepared::launch`].
-    pub fn launch(
-        &mut self,
-        stream: &Stream,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-        output: &mut DeviceOutput,
-    ) -> Result<()> {
-        match self {
-            Prepared::Ladder(prepared) => prepared.launch(stream, q, k, v, output),
-            Prepared::Hopper(prepared) => prepared.launch(stream, q, k, v, output),
-        }
-    }
-
-    /// What a launch does: how many tiles it computes.
-    pub fn report(&self) -> RunReport {
-        match self {
-            Prepared::Ladder(prepared) => prepared.report(),
-            Prepared::Hopper(prepared) => prepared.report(),
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 use super::compile::Program;
 use super::family::Config;
 use super::{hopper, ladder};
-use crate::error::{Error, Result};
 use crate::problem::{Mask, OutputFormat, Problem};
 use crate::tensor::{Fp8Format, Granularity};
 
@@ -51,19 +50,6 @@ impl Specialisation {
             centred: false,
             dump: false,
         }
-    }
-
-    /// Whether a kernel that was prepared for these can take tensors that need `other`, whatever is dumped. Whether V is
-    /// centred is for kernels to ask that compile it in.
-    pub(super) fn check_same(&self, other: Specialisation) -> Result<()> {
-        if (Specialisation { dump: self.dump, centred: self.centred, ..other }) == *self {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            "scales",
-            "their granularity is another than that of the tensors the kernel was prepared for",
-            "prepare the kernel for these tensors",
-        ))
     }
 
     /// The program for these knobs.

@@ -119,31 +119,38 @@ impl Function {
     /// until the launch is done.
     pub(crate) unsafe fn launch<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
         // SAFETY: the caller's word.
-        unsafe { self.launch_with(stream, grid, argument, None) }
+        unsafe { self.launch_with(stream, grid, ptr::from_ref(argument).cast(), None) }
     }
 
-    /// The same, but blocks may start before the launch before is done: the kernel itself waits for it
-    /// (`griddepcontrol.wait`) before it touches memory that another launch may write or read.
+    /// The same with an argument that is known by its address alone. Where `early`, blocks may start before the launch before
+    /// is done: the kernel itself waits for it (`griddepcontrol.wait`) before it touches memory that another launch may write
+    /// or read.
     ///
     /// # Safety
-    /// As for [`Function::launch`], and the kernel must wait.
-    pub(crate) unsafe fn launch_dependent<T: Copy>(&self, stream: &Stream, grid: Grid, argument: &T) -> Result<()> {
-        let early = CUlaunchAttribute {
+    /// As for [`Function::launch`], and where `early` the kernel must wait.
+    pub(crate) unsafe fn launch_at(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        argument: *const c_void,
+        early: bool,
+    ) -> Result<()> {
+        let early = early.then_some(CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
+        });
         // SAFETY: the caller's word.
-        unsafe { self.launch_with(stream, grid, argument, Some(early)) }
+        unsafe { self.launch_with(stream, grid, argument, early) }
     }
 
     /// # Safety
     /// As for [`Function::launch`], and the kernel must do what the attribute asks of it.
-    unsafe fn launch_with<T: Copy>(
+    unsafe fn launch_with(
         &self,
         stream: &Stream,
         grid: Grid,
-        argument: &T,
+        argument: *const c_void,
         attribute: Option<CUlaunchAttribute>,
     ) -> Result<()> {
         let context = &self.module.context;
@@ -158,7 +165,7 @@ impl Function {
                 "use one device for all",
             ));
         }
-        let mut parameters = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        let mut parameters = [argument.cast_mut()];
         // Devices without clusters do not know the attribute, so that it is not told where there are none.
         let cluster = cluster_attribute(grid.cluster);
         let mut attributes = [attribute.unwrap_or(cluster), cluster];

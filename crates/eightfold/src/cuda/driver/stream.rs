@@ -4,11 +4,12 @@ use super::context::Context;
 use super::device::Device;
 use super::event::Event;
 use super::graph::Graph;
+use crate::cuda::workspace::Growing;
 use crate::error::Result;
 use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An order of work on a device: its own, or a caller's.
 #[derive(Debug)]
@@ -16,11 +17,12 @@ pub struct Stream {
     device: Device,
     raw: CUstream,
     owned: bool,
+    workspace: Mutex<Growing>,
 }
 
 // SAFETY: the driver's functions may be called from any thread; the handle is a name, never dereferenced here.
 unsafe impl Send for Stream {}
-// SAFETY: as above; nothing of a stream changes.
+// SAFETY: as above; what changes of a stream is behind a lock.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -30,7 +32,7 @@ impl Stream {
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: `raw` outlives the call.
         device.context().call("cuStreamCreate", || unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
-        Ok(Stream { device: device.clone(), raw, owned: true })
+        Ok(Stream { device: device.clone(), raw, owned: true, workspace: Mutex::default() })
     }
 
     /// A caller's stream, such as `torch.cuda.current_stream().cuda_stream`; null is the default stream.
@@ -38,7 +40,7 @@ impl Stream {
     /// # Safety
     /// It must be a stream of this device's primary context and live as long as the value; it is not destroyed.
     pub unsafe fn from_raw(device: &Device, raw: *mut c_void) -> Stream {
-        Stream { device: device.clone(), raw: raw.cast(), owned: false }
+        Stream { device: device.clone(), raw: raw.cast(), owned: false, workspace: Mutex::default() }
     }
 
     /// The device.
@@ -70,6 +72,11 @@ impl Stream {
     /// launches use: see [`Graph::launch`].
     pub fn capture(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Graph> {
         Graph::capture(self, work)
+    }
+
+    /// The workspace of launches that bring none: theirs as long as the lock is held, and in the stream's order after.
+    pub(crate) fn workspace(&self) -> MutexGuard<'_, Growing> {
+        self.workspace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn raw(&self) -> CUstream {

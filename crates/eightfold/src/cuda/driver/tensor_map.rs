@@ -68,6 +68,16 @@ impl TensorMap {
         })?;
         Ok(TensorMap { words: map.opaque })
     }
+
+    /// Lets it walk through memory at another address, a multiple of 16, otherwise alike.
+    pub(crate) fn set_address(&mut self, context: &Context, address: u64) -> Result<()> {
+        let map = ptr::from_mut(self).cast::<CUtensorMap>();
+        context.call("cuTensorMapReplaceAddress", || {
+            // SAFETY: the map was made by `encode`, is as large and as aligned as the driver's own, and outlives the call,
+            // which reads nothing at the address.
+            unsafe { sys::cuTensorMapReplaceAddress(map, ptr::with_exposed_provenance_mut(address as usize)) }
+        })
+    }
 }
 
 impl Walk {

@@ -16,9 +16,10 @@ pub use config::{
     Config, FILES, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
     Weights,
 };
-pub use launch::Prepared;
-pub(super) use program::program;
+pub use launch::TileList;
+pub(super) use launch::{calls, tiles, workspace_bytes};
 pub use program::shared_bytes;
+pub(super) use program::{has_cut_tiles, program};
 pub use space::draws;
 pub use stages::{STAGES, Stage, find as find_stage};
 

@@ -51,7 +51,7 @@ fn split_eighths(config: &Config) -> u8 {
 }
 
 /// Whether the mask or the end of the keys cuts tiles of keys, which have a body of code of their own.
-fn has_cut_tiles(kind: &Specialisation, config: &Config) -> bool {
+pub(crate) fn has_cut_tiles(kind: &Specialisation, config: &Config) -> bool {
     kind.mask != Mask::None || !kind.key_len.is_multiple_of(config.tile_keys)
 }
 

@@ -5,7 +5,7 @@ use crate::cuda::Arch;
 use crate::error::{Error, Result};
 use crate::knobs::{Knob, config_text, knob_values};
 use crate::problem::Problem;
-use crate::tensor::Granularity;
+use crate::tensor::{Granularity, Layout};
 
 /// One setting of the ladder's knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -246,6 +246,27 @@ impl Config {
                 "warps that only copy need buffers to copy ahead into, and copy=sync has none",
                 "set copy=async2 or copy=async3, or producers=0",
             ));
+        }
+        Ok(())
+    }
+
+    /// The layout in which it reads V.
+    pub fn value_layout(&self) -> Layout {
+        match self.pv {
+            Pv::Unpack | Pv::Fp8 => Layout::Bhds,
+            Pv::Scalar | Pv::Simd | Pv::Mma => Layout::Bhsd,
+        }
+    }
+
+    /// Whether it reads V as it lies.
+    pub(crate) fn check_value_layout(&self, layout: Layout) -> Result<()> {
+        let (fits, fix) = match self.value_layout() {
+            Layout::Bhds => (layout == Layout::Bhds, "lay V out transposed, as Layout::Bhds"),
+            _ => (!layout.is_transposed(), "lay it out as Layout::Bhsd or Layout::Bshd"),
+        };
+        if !fits {
+            let reason = format!("is laid out as {layout}, which pv={} does not read", self.pv);
+            return Err(Error::invalid("v", reason, fix));
         }
         Ok(())
     }

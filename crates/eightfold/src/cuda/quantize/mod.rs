@@ -12,7 +12,7 @@ pub use values::{DeviceValues, Number, ValueFormat};
 use super::compile::Program;
 use super::counts::{scale_strides, size, stride};
 use super::driver::{Buffer, Device, Function, Grid, Stream};
-use super::kernel::Kernel;
+use super::loaded::Loaded;
 use super::tensor::{DeviceTensor, Lines, Memory};
 use crate::error::{Error, Result};
 use crate::quantize::{ROWS_PER_SUM, check_largest_code};
@@ -48,10 +48,10 @@ pub struct DeviceQuantizer {
 #[derive(Debug)]
 enum Way {
     /// One launch that reads every value once, where everything that shares a scale fits the blocks of a cluster.
-    Fused { kernel: Arc<Kernel>, fused: Fused },
+    Fused { kernel: Arc<Loaded>, fused: Fused },
     /// One launch for the largest magnitudes and one for the codes, both of which read the values; and where it is
     /// centred, two before them.
-    Steps { codes: Arc<Kernel>, magnitudes: Function, centring: Option<Centring>, cut: Cut },
+    Steps { codes: Arc<Loaded>, magnitudes: Function, centring: Option<Centring>, cut: Cut },
 }
 
 /// What finds the means.
@@ -256,7 +256,7 @@ impl DeviceQuantizer {
 impl Way {
     /// None where the device cannot hold such a cluster, of which it is asked before anything is launched.
     fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
-        let kernel = Kernel::get(device, &kind.fused_program(fused), device.arch())?;
+        let kernel = Loaded::get(device, &kind.fused_program(fused), device.arch())?;
         let function = kernel.function();
         let clusters = function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid()));
         let holds = clusters.is_ok_and(|clusters| clusters > 0);
@@ -264,7 +264,7 @@ impl Way {
     }
 
     fn steps(device: &Device, kind: Kind, cut: Cut) -> Result<Way> {
-        let codes = Kernel::get(device, &kind.program(cut.rows), device.arch())?;
+        let codes = Loaded::get(device, &kind.program(cut.rows), device.arch())?;
         let centring = || {
             let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| codes.other_function(name));
             Ok::<_, Error>(Centring { sums: sums?, means: means? })

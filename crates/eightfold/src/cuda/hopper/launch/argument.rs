@@ -37,7 +37,7 @@ struct CodeLines {
 pub(super) struct Attention {
     q: TensorMap,
     k: TensorMap,
-    v: TensorMap,
+    pub(super) v: TensorMap,
     q_scales: Scales,
     k_scales: Scales,
     v_scales: Scales,
@@ -50,8 +50,10 @@ pub(super) struct Attention {
     output_head_stride: i64,
     output_row_stride: i64,
     lse: u64,
+    /// In the workspace, as are `tickets`; and V where it is put in order.
     pub(super) partial: u64,
     pub(super) tickets: u64,
+    /// Of a [`super::TileList`].
     pub(super) places: u64,
     batch: i32,
     query_heads: i32,

@@ -3,12 +3,13 @@
 use crate::cuda::Arch;
 use crate::cuda::compile::Program;
 use crate::cuda::counts::{size, stride};
-use crate::cuda::driver::{Buffer, Device, Grid, Stream};
-use crate::cuda::kernel::Kernel;
+use crate::cuda::driver::{Device, Grid};
+use crate::cuda::kernel::{Address, Argument, Call};
+use crate::cuda::loaded::Loaded;
 use crate::cuda::tensor::{DeviceTensor, Lines};
-use crate::error::{Error, Result};
-use crate::tensor::{Dims, Layout};
-use std::sync::Arc;
+use crate::error::Result;
+use crate::tensor::Dims;
+use std::mem::offset_of;
 
 /// Threads of a block; `THREADS` of the device code.
 const THREADS: usize = 128;
@@ -18,10 +19,10 @@ const TILE_CHANNELS: usize = 64;
 /// Groups of 16 keys of a block that exchanges them.
 const GROUPS: usize = 4 * THREADS;
 
-/// The struct of the same name in the device code, field by field.
+/// What `hopper_arrange` is passed by value, field by field.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Argument {
+struct Arrange {
     codes: u64,
     batch_stride: i64,
     head_stride: i64,
@@ -36,70 +37,33 @@ struct Argument {
     blocks_per_head: i32,
 }
 
-/// A kernel that puts V in order, and memory for what it writes.
-#[derive(Debug)]
-pub(super) struct Arranger {
-    kernel: Arc<Kernel>,
-    from_rows: bool,
-    lines: Lines,
-    buffer: Buffer,
-    blocks_per_head: i32,
-    grid: Grid,
-}
-
-impl Arranger {
-    pub(super) fn new(device: &Device, dims: Dims, layout: Layout) -> Result<Arranger> {
-        let from_rows = !layout.is_transposed();
-        let lines = Lines::padded(dims, Layout::BhdsExchanged)?;
-        let per_head = blocks_per_head(dims, from_rows);
-        let blocks = size("blocks that put V in order", per_head.saturating_mul(dims.batch * dims.heads))?;
-        Ok(Arranger {
-            kernel: Kernel::get(device, &program(from_rows), Arch::Sm90a)?,
-            from_rows,
-            buffer: device.allocate(lines.extent_bytes())?,
-            lines,
-            blocks_per_head: size("key_len", per_head)?,
-            grid: Grid { blocks: blocks.unsigned_abs(), threads: THREADS as u32, dynamic_shared_bytes: 0, cluster: 1 },
-        })
-    }
-
-    /// Puts the work into the stream; what it writes is at [`Arranger::pointer`], in [`Arranger::lines`].
-    pub(super) fn launch(&self, stream: &Stream, v: &DeviceTensor) -> Result<()> {
-        if v.layout().is_transposed() == self.from_rows {
-            return Err(Error::invalid(
-                "v",
-                format!("is laid out as {}, another way than that of the V the kernel was prepared for", v.layout()),
-                "prepare the kernel for these tensors",
-            ));
-        }
-        let Dims { heads, len, head_dim, .. } = v.dims();
-        let (from, to) = (v.lines(), &self.lines);
-        let argument = Argument {
-            codes: v.codes(),
-            batch_stride: stride("strides", from.batch_stride)?,
-            head_stride: stride("strides", from.head_stride)?,
-            line_stride: stride("strides", from.line_stride)?,
-            arranged: self.buffer.pointer(),
-            arranged_batch_stride: stride("strides", to.batch_stride)?,
-            arranged_head_stride: stride("strides", to.head_stride)?,
-            arranged_line_stride: stride("strides", to.line_stride)?,
-            heads: size("kv_heads", heads)?,
-            len: size("key_len", len)?,
-            head_dim: size("head_dim", head_dim)?,
-            blocks_per_head: self.blocks_per_head,
-        };
-        // SAFETY: the kernel takes this struct (its layout is tested); V was checked to have the dims for which the
-        // buffer was allocated; that V lives is the caller's part.
-        unsafe { self.kernel.function().launch(stream, self.grid, &argument) }
-    }
-
-    pub(super) fn pointer(&self) -> u64 {
-        self.buffer.pointer()
-    }
-
-    pub(super) fn lines(&self) -> &Lines {
-        &self.lines
-    }
+/// The launch that puts V in order, at this place of the workspace, in these lines.
+pub(super) fn call(device: &Device, v: &DeviceTensor, to: &Lines, place: usize) -> Result<Call> {
+    let (dims, from) = (v.dims(), v.lines());
+    let from_rows = !v.layout().is_transposed();
+    let per_head = blocks_per_head(dims, from_rows);
+    let blocks = size("blocks that put V in order", per_head.saturating_mul(dims.batch * dims.heads))?;
+    let argument = Arrange {
+        codes: v.codes(),
+        batch_stride: stride("strides", from.batch_stride)?,
+        head_stride: stride("strides", from.head_stride)?,
+        line_stride: stride("strides", from.line_stride)?,
+        arranged: 0,
+        arranged_batch_stride: stride("strides", to.batch_stride)?,
+        arranged_head_stride: stride("strides", to.head_stride)?,
+        arranged_line_stride: stride("strides", to.line_stride)?,
+        heads: size("kv_heads", dims.heads)?,
+        len: size("key_len", dims.len)?,
+        head_dim: size("head_dim", dims.head_dim)?,
+        blocks_per_head: size("key_len", per_head)?,
+    };
+    Ok(Call {
+        loaded: Loaded::get(device, &program(from_rows), Arch::Sm90a)?,
+        grid: Grid { blocks: blocks.unsigned_abs(), threads: THREADS as u32, dynamic_shared_bytes: 0, cluster: 1 },
+        early: false,
+        argument: Argument::of(&argument),
+        addresses: [Some(Address::Pointer { at: offset_of!(Arrange, arranged), place }), None, None],
+    })
 }
 
 fn blocks_per_head(dims: Dims, from_rows: bool) -> usize {
@@ -122,13 +86,12 @@ fn program(from_rows: bool) -> Program {
 mod tests {
     use super::*;
     use crate::cuda::compile::Compiler;
-    use std::mem::offset_of;
 
     #[test]
     fn the_layout_is_that_of_the_device_code() {
-        assert_eq!((size_of::<Argument>(), align_of::<Argument>()), (80, 8));
-        assert_eq!((offset_of!(Argument, arranged), offset_of!(Argument, heads)), (32, 64));
-        assert_eq!(offset_of!(Argument, blocks_per_head), 76);
+        assert_eq!((size_of::<Arrange>(), align_of::<Arrange>()), (80, 8));
+        assert_eq!((offset_of!(Arrange, arranged), offset_of!(Arrange, heads)), (32, 64));
+        assert_eq!(offset_of!(Arrange, blocks_per_head), 76);
     }
 
     #[test]

@@ -4,234 +4,122 @@ mod argument;
 mod arrange;
 mod divider;
 mod order;
-mod parts;
 pub(super) mod work;
 
 use super::config::{Config, Launch, SplitKeys};
-use super::target;
-use crate::cuda::driver::{Device, Grid, Stream};
-use crate::cuda::kernel::Kernel;
-use crate::cuda::tensor::{DeviceOutput, DeviceTensor, check_device};
-use crate::cuda::{Operands, Specialisation};
-use crate::error::{Error, Result};
-use crate::plan::RunReport;
+use crate::cuda::Operands;
+use crate::cuda::driver::Grid;
+use crate::cuda::kernel::{Address, Argument, Call, Calls, Fitted};
+use crate::cuda::tensor::{DeviceOutput, DeviceTensor, Lines};
+use crate::cuda::workspace::Division;
+use crate::error::Result;
 use crate::problem::Problem;
 use crate::tensor::Layout;
 use argument::Attention;
-use arrange::Arranger;
-use order::Places;
-use parts::Parts;
-use std::sync::Arc;
+pub use order::TileList;
+use std::mem::offset_of;
 use work::Cut;
 
-/// A variant compiled and loaded for one problem, ready to be launched any number of times.
-#[derive(Debug)]
-pub struct Prepared {
-    device: Device,
-    problem: Problem,
-    config: Config,
-    specialisation: Specialisation,
-    kernel: Arc<Kernel>,
-    cut: Cut,
-    grid: Grid,
-    blocks_per_multiprocessor: usize,
-    /// Where V does not lie as the kernel reads it.
-    arranger: Option<Box<Arranger>>,
-    /// Where blocks share keys.
-    parts: Option<Parts>,
-    /// The one stream of launches that need the memory above.
-    stream: Option<usize>,
-    /// Where causal units are not dealt out in rounds; launches only read it.
-    places: Option<Places>,
+/// The launches for a problem with these tensors, which were checked.
+pub(crate) fn calls(
+    config: &Config,
+    fitted: &Fitted,
+    problem: &Problem,
+    [q, k, v]: [&DeviceTensor; 3],
+    output: &DeviceOutput,
+) -> Result<Calls> {
+    let Fitted { device, loaded, blocks_per_multiprocessor } = fitted;
+    let multiprocessors = device.info().multiprocessors;
+    let cut = Cut::new(problem, config, multiprocessors)?;
+    let keys = cut.keys_of_part(config).min(problem.shape().key_len);
+    config.check_sums(keys, &Operands::of(q, k, v))?;
+    let mut division = Division::default();
+    let pointer = |at, place| Some(Address::Pointer { at, place });
+    let (mut tickets, mut sums) = (None, None);
+    if config.split_keys == SplitKeys::On {
+        tickets = pointer(offset_of!(Attention, tickets), division.counters(cut.units)?);
+        let parts = cut.units * cut.splits;
+        sums = pointer(offset_of!(Attention, partial), division.take(sums_bytes(config, parts, problem)));
+    }
+    let (mut first, mut values, mut lines) = (None, None, *v.lines());
+    if v.layout() != Layout::BhdsExchanged {
+        lines = Lines::padded(v.dims(), Layout::BhdsExchanged)?;
+        let place = division.take(lines.extent_bytes());
+        first = Some(arrange::call(device, v, &lines, place)?);
+        // The map that is made below is given this place when the workspace is known.
+        values = Some(Address::Map { at: offset_of!(Attention, v), place });
+    }
+    let attention = Attention::new(device.context(), problem, config, &cut, [q, k, v], (v.codes(), &lines), output)?;
+    let main = Call {
+        loaded: loaded.clone(),
+        grid: Grid {
+            blocks: cut.blocks(config, multiprocessors, *blocks_per_multiprocessor),
+            threads: config.threads() as u32,
+            dynamic_shared_bytes: super::shared_bytes(config, problem.shape().head_dim),
+            cluster: config.cluster() as u32,
+        },
+        early: config.launch == Launch::Dependent,
+        argument: Argument::of(&attention),
+        addresses: [tickets, sums, values],
+    };
+    Ok(Calls { first, main, bytes: division.bytes() })
 }
 
-impl Prepared {
-    /// Compiles (or takes from the cache) and loads the kernel for tensors of this kind, and allocates what it needs: for
-    /// V in any other layout than [`Layout::BhdsExchanged`], for split keys, and to list which block does which part of a
-    /// causal problem.
-    pub fn new(
-        device: &Device,
-        problem: &Problem,
-        config: &Config,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-    ) -> Result<Self> {
-        let mut prepared = Prepared::for_one_launch(device, problem, config, q, k, v)?;
-        prepared.places = Places::new(device, problem, config, &prepared.cut, prepared.blocks())?;
-        Ok(prepared)
+/// What the launches need at most for problems that are in no size larger, wherever V lies.
+pub(crate) fn workspace_bytes(config: &Config, limits: &Problem, multiprocessors: usize) -> Result<usize> {
+    let mut division = Division::default();
+    if config.split_keys == SplitKeys::On {
+        let units = work::tiles_of_queries(limits, config);
+        division.counters(units)?;
+        // Of fewer tiles each may have more parts, but never more together than multiprocessors.
+        division.take(sums_bytes(config, units.max(multiprocessors), limits));
     }
-
-    /// The same without the list, which costs more time than it saves one launch. The results are the same, bit for bit.
-    pub(crate) fn for_one_launch(
-        device: &Device,
-        problem: &Problem,
-        config: &Config,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-    ) -> Result<Self> {
-        let arch = target(device.arch())?;
-        let operands = Operands::of(q, k, v);
-        let specialisation = check_operands(device, problem, config, &operands)?;
-        let mut program = super::program(&specialisation, config);
-        if cfg!(debug_assertions) {
-            // What waits for ever becomes an error of the launch. Gates judge the kernel without.
-            program.defines.push(("BOUNDED_WAITS", "1".into()));
-        }
-        let dynamic_shared_bytes = program.dynamic_shared_bytes;
-        let threads = config.threads();
-        let (kernel, blocks_per_multiprocessor) = Kernel::get_fitting(
-            device,
-            &program,
-            arch,
-            threads,
-            &format!("hopper:{config}"),
-            "set a smaller tile_keys, fewer warpgroups or fewer stages",
-        )?;
-        let multiprocessors = device.info().multiprocessors;
-        let cut = Cut::new(problem, config, multiprocessors)?;
-        config.check_sums(cut.keys_of_part(config).min(problem.shape().key_len), &operands)?;
-        let arranged = v.layout() == Layout::BhdsExchanged;
-        let split = config.split_keys == SplitKeys::On;
-        Ok(Prepared {
-            device: device.clone(),
-            problem: *problem,
-            config: *config,
-            specialisation,
-            kernel,
-            cut,
-            grid: Grid {
-                blocks: cut.blocks(config, multiprocessors, blocks_per_multiprocessor),
-                threads: threads as u32,
-                dynamic_shared_bytes,
-                cluster: config.cluster() as u32,
-            },
-            blocks_per_multiprocessor,
-            arranger: (!arranged).then(|| Arranger::new(device, v.dims(), v.layout()).map(Box::new)).transpose()?,
-            parts: split.then(|| Parts::new(device, config, &cut, specialisation.head_dim)).transpose()?,
-            stream: None,
-            places: None,
-        })
-    }
-
-    /// The layout in which V needs no arranging.
-    pub fn value_layout(_config: &Config) -> Layout {
-        Layout::BhdsExchanged
-    }
-
-    /// Blocks of a launch.
-    pub fn blocks(&self) -> usize {
-        self.grid.blocks as usize
-    }
-
-    /// Blocks that a multiprocessor can hold at a time.
-    pub fn blocks_per_multiprocessor(&self) -> usize {
-        self.blocks_per_multiprocessor
-    }
-
-    /// What a launch does: how many tiles it computes.
-    pub fn report(&self) -> RunReport {
-        RunReport { tiles: work::tiles(&self.problem, &self.config), ..RunReport::default() }
-    }
-
-    /// Puts one launch (two where V is to be arranged) into the stream and returns at once. The tensors and the output
-    /// must live until it is done.
-    ///
-    /// Nothing is allocated and nothing waits, so it may be captured into a graph. The tensors may be others than
-    /// those it was prepared for, if they are of the same kind. Launches may overlap if they are in different streams
-    /// and write different outputs, unless V is arranged or keys are split: those use memory of this value, so that a
-    /// second stream is refused.
-    pub fn launch(
-        &mut self,
-        stream: &Stream,
-        q: &DeviceTensor,
-        k: &DeviceTensor,
-        v: &DeviceTensor,
-        output: &mut DeviceOutput,
-    ) -> Result<()> {
-        let kind = check_operands(&self.device, &self.problem, &self.config, &Operands::of(q, k, v))?;
-        self.specialisation.check_same(kind)?;
-        if kind.centred != self.specialisation.centred {
-            return Err(Error::invalid(
-                "v",
-                "the kernel was prepared for V with its means taken from it, or for V without: not for both",
-                "prepare the kernel for these tensors",
-            ));
-        }
-        output.check(&self.problem)?;
-        check_device(&self.device, q, k, v, output)?;
-        let arranger = match v.layout() {
-            Layout::BhdsExchanged => None,
-            layout => Some(self.arranger.as_ref().ok_or_else(|| not_prepared(layout))?),
-        };
-        if arranger.is_some() || self.parts.is_some() {
-            check_stream(&mut self.stream, stream.as_raw() as usize)?;
-        }
-        let values = arranger.map_or((v.codes(), v.lines()), |arranger| (arranger.pointer(), arranger.lines()));
-        let context = self.device.context();
-        let mut argument = Attention::new(context, &self.problem, &self.config, &self.cut, [q, k, v], values, output)?;
-        if let Some(Parts { sums, tickets }) = &self.parts {
-            argument.partial = sums.pointer();
-            argument.tickets = tickets.pointer();
-        }
-        if let Some(Places { list, listed }) = &self.places {
-            argument.places = list.pointer();
-            argument.listed = *listed;
-        }
-        if let Some(arranger) = arranger {
-            arranger.launch(stream, v)?;
-        }
-        let function = self.kernel.function();
-        // SAFETY: the kernel takes this struct (its layout is tested against the device code's), whose pointers were
-        // checked to be of this device and of the problem's sizes; that they live is the caller's part. With
-        // launch=dependent it waits for the launch before.
-        unsafe {
-            match self.config.launch {
-                Launch::Plain => function.launch(stream, self.grid, &argument),
-                Launch::Dependent => function.launch_dependent(stream, self.grid, &argument),
-            }
-        }
-    }
+    let lines = Lines::padded(limits.shape().key_dims(), Layout::BhdsExchanged)?;
+    division.take(lines.extent_bytes());
+    Ok(division.bytes())
 }
 
-/// What the kernel for tensors like these is specialised for, if there is one.
-fn check_operands(device: &Device, problem: &Problem, config: &Config, operands: &Operands) -> Result<Specialisation> {
-    operands.check(problem)?;
-    config.check_problem(problem, operands, device.arch())?;
-    Ok(operands.specialisation(problem))
+/// Of so many parts, and every row of each: the sums of the channels, the maximum and the sum of the weights, padded so that
+/// rows start at a multiple of 16 bytes.
+fn sums_bytes(config: &Config, parts: usize, problem: &Problem) -> usize {
+    4 * parts * config.tile_queries() * (problem.shape().head_dim + 4)
 }
 
-fn not_prepared(layout: Layout) -> Error {
-    Error::invalid(
-        "v",
-        format!("is laid out as {layout}, and the kernel was prepared for V as {}", Layout::BhdsExchanged),
-        "prepare the kernel for these tensors",
-    )
-}
-
-/// Remembers the first stream, and refuses every other.
-fn check_stream(known: &mut Option<usize>, stream: usize) -> Result<()> {
-    if *known.get_or_insert(stream) != stream {
-        return Err(Error::invalid(
-            "stream",
-            "the prepared kernel was launched in another stream, and launches that arrange V or split keys share its \
-             memory",
-            "prepare the kernel again for this stream, which is cheap",
-        ));
-    }
-    Ok(())
+/// Tiles of (queries × keys) that a launch computes.
+pub(crate) fn tiles(config: &Config, problem: &Problem) -> u64 {
+    work::tiles(problem, config)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::Shape;
+    use crate::tensor::Dims;
 
     #[test]
-    fn memory_is_for_one_stream() {
-        let mut known = None;
-        assert_eq!(check_stream(&mut known, 7), Ok(()));
-        assert_eq!(check_stream(&mut known, 7), Ok(()));
-        assert!(check_stream(&mut known, 8).unwrap_err().to_string().starts_with("stream: the prepared kernel was"));
+    fn every_row_of_every_part_has_room() {
+        let shape = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
+        let config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
+        let problem = Problem::new(shape).unwrap();
+        let cut = Cut::new(&problem, &config, 132).unwrap();
+        assert_eq!(sums_bytes(&config, cut.units * cut.splits, &problem), 4 * 4 * 32 * 64 * 132);
+    }
+
+    #[test]
+    fn the_limits_suffice_for_every_smaller_problem() {
+        let config: Config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
+        let problem = |batch, key_len| {
+            Problem::new(Shape { kv_heads: 4, query_len: 1, key_len, ..Shape::new(batch, 32, 1, 128) }).unwrap()
+        };
+        let most = workspace_bytes(&config, &problem(64, 9000), 132).unwrap();
+        for (batch, key_len) in [(1, 100), (1, 8192), (7, 9000), (32, 4000), (64, 9000)] {
+            let cut = Cut::new(&problem(batch, key_len), &config, 132).unwrap();
+            let mut division = Division::default();
+            division.counters(cut.units).unwrap();
+            division.take(sums_bytes(&config, cut.units * cut.splits, &problem(batch, key_len)));
+            let dims = Dims { batch, heads: 4, len: key_len, head_dim: 128 };
+            division.take(Lines::padded(dims, Layout::BhdsExchanged).unwrap().extent_bytes());
+            assert!(division.bytes() <= most, "{batch} {key_len}");
+        }
     }
 }

@@ -1,13 +1,17 @@
 //! Which block does which units of work, and in which order: causal ones differ in length, and those of a head read the
 //! same keys.
 
+use super::argument::Attention;
 use super::work::{Cut, key_tiles_seen};
-use crate::cuda::driver::{Buffer, Device};
+use crate::cuda::driver::Buffer;
 use crate::cuda::hopper::config::{Config, Keys, SplitKeys};
-use crate::error::Result;
+use crate::cuda::kernel::{Arguments, Kernel};
+use crate::error::{Error, Result};
 use crate::problem::{Mask, Problem, Shape};
+use crate::variant::Variant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::mem::offset_of;
 
 /// What a unit takes besides its key tiles, to start and to end, in the time of one: as measured on an H200.
 const START_AND_END: usize = 2;
@@ -18,28 +22,44 @@ const MOST_UNITS: usize = 1 << 16;
 /// Behind the last unit of a block.
 const END: i32 = -1;
 
-/// The places of every block's units, in device memory.
+/// Which block of a launch does which tiles of queries, as a list in device memory: for causal problems, whose tiles differ in
+/// length. Launches only read it, any number of them at a time.
 #[derive(Debug)]
-pub(super) struct Places {
-    pub(super) list: Buffer,
+pub struct TileList {
+    list: Buffer,
     /// Places in the list of a block.
-    pub(super) listed: i32,
+    listed: i32,
+    problem: Problem,
 }
 
-impl Places {
-    /// Waits until they are there; none where units are dealt out in rounds.
-    pub(super) fn new(
-        device: &Device,
-        problem: &Problem,
-        config: &Config,
-        cut: &Cut,
-        blocks: usize,
-    ) -> Result<Option<Places>> {
-        let Some(order) = order(problem, config, cut, blocks, device.info().l2_bytes) else { return Ok(None) };
+impl TileList {
+    /// The list for a problem on this kernel, and waits until it is there; none where tiles are dealt out in rounds.
+    pub fn new(kernel: &Kernel, problem: &Problem) -> Result<Option<TileList>> {
+        let Variant::Hopper(config) = kernel.variant() else { return Ok(None) };
+        let (device, resident) = (kernel.device(), kernel.blocks_per_multiprocessor());
+        let info = device.info();
+        let cut = Cut::new(problem, &config, info.multiprocessors)?;
+        let blocks = cut.blocks(&config, info.multiprocessors, resident) as usize;
+        let Some(order) = order(problem, &config, &cut, blocks, info.l2_bytes) else { return Ok(None) };
         let (places, listed) = in_lists(&order);
         let list = device.allocate(size_of_val(places.as_slice()))?;
         list.upload(&device.stream()?, &places)?;
-        Ok(Some(Places { list, listed: listed as i32 }))
+        Ok(Some(TileList { list, listed: listed as i32, problem: *problem }))
+    }
+
+    /// The same launch with tiles dealt out by this list, which must live as long as the arguments are launched.
+    pub fn deal(&self, arguments: Arguments, problem: &Problem) -> Result<Arguments> {
+        if self.problem.shape() != problem.shape() || self.problem.mask() != problem.mask() {
+            return Err(Error::invalid(
+                "list",
+                format!("was made for {}, and the problem is {problem}", self.problem),
+                "make a list for each problem",
+            ));
+        }
+        Ok(arguments.with_main(|call| {
+            call.argument.set(offset_of!(Attention, places), self.list.pointer());
+            call.argument.set(offset_of!(Attention, listed), self.listed);
+        }))
     }
 }
 
