@@ -5,6 +5,7 @@ mod timing;
 
 use crate::bound::{Bound, Peaks};
 use crate::build;
+use crate::choice;
 use crate::gates::{self, Case, CorrectnessReport, Gate, GateReport, Outcome, PlannedVariant, Thresholds, Tolerance};
 use crate::measure::{Conditions, Manner};
 use crate::peers::{Backend, Torch, TorchOnCuda};
@@ -13,7 +14,7 @@ use crate::record::{Entry, Group};
 use crate::verdict::{self, SpeedUp};
 use device::OnDevice;
 use eightfold::cuda::driver::Device;
-use eightfold::{Accuracy, Error, OutputFormat, Plan, Problem, Result, Variant, cpu};
+use eightfold::{Accuracy, Error, OutputFormat, Problem, Result, Variant, cpu};
 use std::time::Instant;
 
 /// A variant under the name that the table will show.
@@ -35,7 +36,7 @@ impl Candidate {
 
     /// What the plan picks for a problem, under its kernel's name, held to the accuracy that the problem asks for.
     pub fn planned(problem: &Problem) -> Result<Self> {
-        let variant = Plan::new(problem)?.variant();
+        let variant = choice::choose(problem)?.variant;
         Ok(Candidate::new(variant.kernel(), variant).held_to(problem.accuracy()))
     }
 

@@ -2,6 +2,7 @@
 
 pub mod bound;
 pub mod build;
+pub mod choice;
 pub mod compare;
 pub mod compile;
 pub mod dump;
@@ -11,6 +12,7 @@ pub mod evolve;
 pub mod examine;
 pub mod gates;
 pub mod inputs;
+pub mod installed;
 pub mod kernel;
 pub mod ladder;
 pub mod ledger;

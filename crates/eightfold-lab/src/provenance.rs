@@ -67,7 +67,9 @@ impl From<&Device> for Gpu {
         let info = device.info();
         Gpu {
             name: info.name.clone(),
-            arch: device.arch().to_string(),
+            arch: device
+                .arch()
+                .map_or_else(|_| format!("sm_{}{}", info.capability.0, info.capability.1), |arch| arch.to_string()),
             driver: info.driver.clone(),
             multiprocessors: info.multiprocessors,
             memory_bytes: info.memory_bytes,

@@ -22,10 +22,10 @@
 //!    when it is made.
 //! 2. [`quantize`](mod@quantize) turns f32, f16 or bf16 into an [`Fp8Tensor`]: [`fp8`] codes with scales, without
 //!    which there is no tensor. Codes from elsewhere come in through [`Fp8Tensor::new`], where they lie.
-//! 3. A [`Plan`] picks the [`Variant`], a kernel with its knobs set, that runs fastest here, says why
-//!    ([`Plan::explain`]), and runs it; [`attention()`] is the short way.
+//! 3. [`select`](select()) picks the [`Variant`], a kernel with its knobs set, that is fastest for the problem and its tensors;
+//!    [`consider`] says why. [`attention()`] runs it on this machine's CPU, [`cuda::attention`] on a CUDA device.
 //! 4. [`cpu`] holds the kernel for CPUs: a tiled online softmax in f32 or in 16-bit fixed point. [`cuda`] holds those
-//!    for NVIDIA GPUs, compiled at run time, with [`cuda::attention_on`] for tensors that are in device memory already.
+//!    for NVIDIA GPUs, compiled at run time.
 //!
 //! [`reference`](mod@reference) computes the same in float64: the oracle that everything here is measured against.
 
@@ -33,22 +33,25 @@ pub mod cpu;
 pub mod cuda;
 mod error;
 pub mod fp8;
-pub mod installed;
 mod knobs;
+mod operands;
 mod output;
-mod plan;
 mod problem;
 pub mod quantize;
 pub mod reference;
+mod report;
+mod select;
 pub mod suggest;
 mod tensor;
 mod variant;
 
 pub use error::{Error, Result};
 pub use knobs::{Knob, Stage};
+pub use operands::{Operand, Operands};
 pub use output::{Output, Values};
-pub use plan::{Considered, Plan, RunReport, attention};
 pub use problem::{Accuracy, MAX_HEAD_DIM, Mask, OutputFormat, Problem, Shape};
 pub use quantize::quantize;
+pub use report::RunReport;
+pub use select::{Considered, Target, attention, attention_with, consider, select};
 pub use tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Scales, Strides};
 pub use variant::{FAMILIES, Family, Variant};

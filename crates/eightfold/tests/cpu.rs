@@ -3,8 +3,8 @@
 use eightfold::cpu::{Config, Exp, Features, Numbers, Schedule, Simd};
 use eightfold::quantize::Quantizer;
 use eightfold::{
-    Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Plan, Problem, RunReport, Shape,
-    Variant, reference,
+    Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Problem, RunReport, Shape, Variant,
+    attention_with, reference,
 };
 use proptest::prelude::*;
 
@@ -66,8 +66,8 @@ impl Case {
         let Case { problem, q, k, v } = self;
         let mut output = Output::zeros(problem);
         output.poison();
-        let plan = Plan::with_variant(problem, Variant::Cpu(config)).unwrap();
-        let report = plan.run(q, k, v, &mut output).unwrap();
+        let report = attention_with(&config, problem, q, k, v, &mut output).unwrap();
+        assert_eq!(report.variant, Some(Variant::Cpu(config)));
         let expected = reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap();
         let values = in_bhsd_order(problem, &output);
         assert!(values.iter().all(|value| value.is_finite()), "{problem} {config}: an output is not finite");
@@ -285,8 +285,8 @@ fn rows_that_see_nothing_are_zero_with_an_empty_sum() {
     for numbers in [Numbers::F32, Numbers::Int16] {
         let mut output = Output::zeros(&problem);
         output.poison();
-        let plan = Plan::with_variant(&problem, Variant::Cpu(default_with(numbers))).unwrap();
-        plan.run(&case.q, &case.k, &case.v, &mut output).unwrap();
+        let config = default_with(numbers);
+        attention_with(&config, &problem, &case.q, &case.k, &case.v, &mut output).unwrap();
         let values = output.values.to_f32();
         assert!(values[..32 * 16].iter().all(|value| *value == 0.0));
         assert!(output.lse.unwrap()[..32].iter().all(|lse| *lse == f32::NEG_INFINITY));

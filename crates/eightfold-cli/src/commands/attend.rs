@@ -5,7 +5,8 @@ use super::selection::{AccuracyArguments, OutputArgument};
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::quantize::SMALL_CODES;
-use eightfold::{Mask, Output, Plan, Problem, Result};
+use eightfold::{Mask, Output, Problem, Result};
+use eightfold_lab::choice::{self, Choice};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
@@ -59,19 +60,19 @@ struct Attended {
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let tensors = UserTensors::read(&arguments.inputs, arguments.own.layout.into())?;
     let problem = arguments.problem(&tensors)?;
-    let plan = match &arguments.variant {
+    let chosen = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;
-            Plan::with_variant(&problem, suited(variant, problem.shape().head_dim, problem.mask())?)?
+            Choice::named(&problem, suited(variant, problem.shape().head_dim, problem.mask())?)?
         }
-        None => Plan::new(&problem)?,
+        None => choice::choose(&problem)?,
     };
     store::check_file(&arguments.out)?;
-    let on_device = plan.variant().on_device().is_some();
+    let on_device = chosen.variant.on_device().is_some();
     let [q, k, v] = tensors.quantize(if on_device { SMALL_CODES } else { tensors.format().max() })?;
     let mut result = Output::zeros(&problem);
-    let report = plan.run(&q, &k, &v, &mut result)?;
-    let variant = plan.variant().to_string();
+    let report = choice::run(&chosen.variant, &problem, &q, &k, &v, &mut result)?;
+    let variant = chosen.variant.to_string();
     let metadata = [
         ("eightfold", env!("CARGO_PKG_VERSION").to_string()),
         ("variant", variant.clone()),

@@ -6,7 +6,8 @@ use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::{Bar, KeepingBar};
 use clap::Args;
-use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result};
+use eightfold::{Error, Mask, OutputFormat, Problem, Result};
+use eightfold_lab::choice;
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
@@ -170,7 +171,7 @@ impl Arguments {
         let (shape, problem) = self.problem()?;
         let parse = |text: &String| -> Result<Candidate> {
             let variant = suited(text, problem.shape().head_dim, problem.mask())?;
-            Plan::with_variant(&problem, variant)?;
+            choice::check(&problem, &variant)?;
             Ok(Candidate::new(text, variant))
         };
         let (baseline, candidate) = (parse(&self.a)?, parse(&self.b)?);

@@ -4,7 +4,8 @@
 use super::selection::{MannerArguments, TimedOutputArguments};
 use crate::Verdict;
 use clap::Args;
-use eightfold::{Mask, Plan, Problem, Result};
+use eightfold::{Mask, Problem, Result};
+use eightfold_lab::choice;
 use eightfold_lab::compare::Serving;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
@@ -42,7 +43,7 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let candidate = match &arguments.variant {
         Some(text) => {
             let variant = suited(text, problem.shape().head_dim, problem.mask())?;
-            Plan::with_variant(&problem, variant)?;
+            choice::check(&problem, &variant)?;
             Candidate::new(variant.kernel(), variant)
         }
         None => Candidate::planned(&problem)?,

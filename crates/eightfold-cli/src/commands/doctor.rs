@@ -7,8 +7,9 @@ use clap::Args;
 use eightfold::cpu::Features;
 use eightfold::cuda::compile::{Compiler, Tried};
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Result, installed};
+use eightfold::{Error, Result};
 use eightfold_lab::environment;
+use eightfold_lab::installed;
 use eightfold_lab::numbers::counted;
 use eightfold_lab::peers::Torch;
 use eightfold_lab::provenance::{Checkout, Provenance};
@@ -113,13 +114,13 @@ fn plans() -> Option<Finding> {
 
 fn gpu() -> Finding {
     const GIB: f64 = (1u64 << 30) as f64;
-    match Device::default() {
-        Ok(device) => {
+    match Device::default().and_then(|device| Ok((device.arch()?, device))) {
+        Ok((arch, device)) => {
             let info = device.info();
             let detail = format!(
                 "{}, {}, {} multiprocessors, {:.0} GiB, driver {}",
                 info.name,
-                device.arch(),
+                arch,
                 info.multiprocessors,
                 info.memory_bytes as f64 / GIB,
                 info.driver

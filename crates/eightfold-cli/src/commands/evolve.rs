@@ -6,13 +6,13 @@ use crate::output::{self, evolve_table};
 use crate::progress::Bar;
 use crate::{Verdict, interrupt};
 use clap::Args;
-use eightfold::installed::{self, Installed};
 use eightfold::{Error, Family, Mask, Problem, Result, Shape, Variant};
 use eightfold_lab::evolve::{
     Budget, Contents, ELITE_FILE, Evaluator, Evolution, Found, Header, Journal, Mutator, PROTOCOL, Policy, Recording,
     Restriction, Search, Space, Start, Task, Validation, Workers, journal,
 };
 use eightfold_lab::gates::Thresholds;
+use eightfold_lab::installed::{self, Installed};
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::progress::Progress;
 use eightfold_lab::provenance::Provenance;

@@ -4,7 +4,8 @@ use super::selection::AccuracyArguments;
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::cuda::driver::Device;
-use eightfold::{Considered, Mask, Plan, Problem, Result};
+use eightfold::{Considered, Mask, Problem, Result};
+use eightfold_lab::choice::{self, Choice};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::shapes;
@@ -30,11 +31,11 @@ pub struct Arguments {
 struct Explanation {
     problem: ProblemRecord,
     variant: String,
-    considered: Vec<Choice>,
+    considered: Vec<Listed>,
 }
 
 #[derive(Serialize)]
-struct Choice {
+struct Listed {
     variant: String,
     chosen: bool,
     reason: String,
@@ -42,11 +43,11 @@ struct Choice {
 
 impl Arguments {
     /// Where there is no GPU: how what would run on one is checked all the same.
-    fn on_simulator(&self, plan: &Plan) -> Option<String> {
+    fn on_simulator(&self, choice: &Choice) -> Option<String> {
         let on_gpu = |considered: &Considered| considered.variant.on_device().is_some();
         let what = match &self.variant {
-            Some(variant) => plan.variant().on_device().map(|_| format!("--variant {variant}")),
-            None => plan.considered().iter().any(on_gpu).then(|| "--kernel hopper".into()),
+            Some(variant) => choice.variant.on_device().map(|_| format!("--variant {variant}")),
+            None => choice.considered.iter().any(on_gpu).then(|| "--kernel hopper".into()),
         };
         let causal = if self.causal { " --causal" } else { "" };
         let what = what.filter(|_| Device::default().is_err())?;
@@ -61,26 +62,26 @@ impl Arguments {
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let shape = shapes::parse(&arguments.shape)?.shape;
     let problem = arguments.accuracy.apply(Problem::new(shape)?.with_mask(Mask::causal_if(arguments.causal)))?;
-    let plan = match &arguments.variant {
+    let chosen = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;
-            Plan::with_variant(&problem, suited(variant, shape.head_dim, problem.mask())?)?
+            Choice::named(&problem, suited(variant, shape.head_dim, problem.mask())?)?
         }
-        None => Plan::new(&problem)?,
+        None => choice::choose(&problem)?,
     };
     if json {
-        let considered = plan.considered().iter().map(|considered| Choice {
+        let considered = chosen.considered.iter().map(|considered| Listed {
             variant: considered.variant.to_string(),
             chosen: considered.chosen,
             reason: considered.reason.clone(),
         });
         output::print_json(&Explanation {
             problem: (&problem).into(),
-            variant: plan.variant().to_string(),
+            variant: chosen.variant.to_string(),
             considered: considered.collect(),
         })?;
     } else {
-        output::print(&(plan.explain() + &arguments.on_simulator(&plan).unwrap_or_default()))?;
+        output::print(&(chosen.explain() + &arguments.on_simulator(&chosen).unwrap_or_default()))?;
     }
     Ok(Verdict::Passed)
 }

@@ -8,7 +8,8 @@ use crate::output::{self, profile_difference, profile_table};
 use crate::progress::Bar;
 use clap::Args;
 use eightfold::cuda::Config;
-use eightfold::{Error, Plan, Problem, Result};
+use eightfold::{Error, Problem, Result};
+use eightfold_lab::choice;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::measure::Cache;
 use eightfold_lab::profile::{self, Ncu, Target};
@@ -118,7 +119,7 @@ fn on_gpu(Candidate { name, variant, .. }: &Candidate, problem: &Problem) -> Res
         let rule = format!("{name} does not run on a GPU");
         return Err(Error::invalid("variant", rule, "profile variants of the kernels ladder and hopper"));
     };
-    Plan::with_variant(problem, *variant)?;
+    choice::check(problem, variant)?;
     Ok((name.clone(), config))
 }
 

@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Mask, OutputFormat, Plan, Problem, Result};
+use eightfold::{Error, Mask, OutputFormat, Problem, Result};
+use eightfold_lab::choice;
 use eightfold_lab::examine::{Candidate, missing_peer};
 use eightfold_lab::kernel::{Kernel, suited};
 use eightfold_lab::measure::{Cache, Manner, timed_output};
@@ -85,7 +86,7 @@ impl VariantArguments {
             if self.kernel.is_none() {
                 // Asked for by name: if this machine cannot run it, that is an answer, not a table of one gap.
                 for candidate in &named {
-                    Plan::with_variant(problem, candidate.variant)?;
+                    choice::check(problem, &candidate.variant)?;
                 }
             }
             if named.iter().all(Candidate::on_gpu) {

@@ -325,13 +325,13 @@ fn what_is_installed_is_explained_and_can_be_turned_off() {
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
     let plain = explain("off");
-    let choice = eightfold::installed::Installed {
-        device: eightfold::installed::cpu_device(),
+    let choice = eightfold_lab::installed::Installed {
+        device: eightfold_lab::installed::cpu_device(),
         problem: "1,8,512,64".into(),
         variant: "cpu:baseline".parse().unwrap(),
         note: "1.200× the shipped default, found by a search".into(),
     };
-    eightfold::installed::install(&place.file("plans.tsv"), &choice).unwrap();
+    eightfold_lab::installed::install(&place.file("plans.tsv"), &choice).unwrap();
     let installed = explain("plans.tsv");
     assert!(installed.contains("runs     cpu:numbers=f32,simd=scalar,exp=exact,schedule=serial"), "{installed}");
     assert!(installed.contains("installed for this problem on this device: 1.200×"), "{installed}");

@@ -4,6 +4,7 @@
 use super::fate::{Depth, Evidence, Fate};
 use super::protocol::{Examined, Request, Task};
 use crate::build;
+use crate::choice;
 use crate::examine::{Candidate, Examination};
 use crate::gates::{Case, Gate, Outcome, StandardCase, Thresholds, TimingPolicy, prepare_all, quantizer};
 use crate::inputs::Family;
@@ -12,7 +13,7 @@ use crate::record::Entry;
 use crate::verdict::SpeedUp;
 use eightfold::cuda::compile;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Mask, Plan, Problem, Result, Shape, Variant};
+use eightfold::{Error, Mask, Problem, Result, Shape, Variant};
 use std::collections::HashSet;
 use std::time::Instant;
 
@@ -66,11 +67,11 @@ pub fn problem(task: &Task) -> Result<Problem> {
 
 /// The variant of a kernel that a plan runs on this machine, if nothing is installed: the baseline of every search.
 pub fn shipped(kernel: &str, problem: &Problem) -> Result<Variant> {
-    let plan = Plan::shipped(problem)?;
-    let mut considered = plan.considered().iter().filter(|one| one.variant.kernel() == kernel);
+    let choice = choice::shipped(problem)?;
+    let mut considered = choice.considered.iter().filter(|one| one.variant.kernel() == kernel);
     // The kernel's own best goes first, whether or not another kernel is better.
     let variant = considered.next().map_or_else(|| kernel.parse(), |one| Ok(one.variant))?;
-    Plan::with_variant(problem, variant).map(|_| variant)
+    choice::check(problem, &variant).map(|()| variant)
 }
 
 /// Whether a variant may stand for the baseline: it can run the problem here, and is exact in the same word. Each word has
@@ -85,7 +86,7 @@ pub fn suits(problem: &Problem, baseline: &Variant, variant: &Variant) -> Result
             "keep `weights` and `linear` to what that accuracy allows",
         ));
     }
-    Plan::with_variant(problem, *variant).map(|_| ())
+    choice::check(problem, variant)
 }
 
 impl<'a> Bench<'a> {
@@ -146,7 +147,7 @@ impl<'a> Bench<'a> {
         if self.baseline.on_gpu() {
             return Ok(Device::default()?.info().name.clone());
         }
-        Ok(eightfold::installed::cpu_device())
+        Ok(crate::installed::cpu_device())
     }
 
     /// Takes a candidate as far as it comes. Whatever becomes of it is in the answer.
@@ -191,7 +192,7 @@ impl<'a> Bench<'a> {
     /// Compiles the candidate together with those that come next, on all cores, unless it was compiled with one before:
     /// for what is timed and, since tails are compiled in, for what is checked. Failures show where they belong.
     fn compile_with(&mut self, request: &Request, checked: &[Case]) {
-        let Ok(device) = Device::default() else { return };
+        let Ok(arch) = Device::default().and_then(|device| device.arch()) else { return };
         if request.source.is_some() || self.compiled.contains(&request.variant) {
             return;
         }
@@ -199,7 +200,7 @@ impl<'a> Bench<'a> {
         let together = together.filter(|text| self.compiled.insert(text.to_string()));
         let parsed = together.filter_map(|text| Some(Candidate::new(text, text.parse().ok()?)));
         let together: Vec<Candidate> = parsed.collect();
-        build::ahead(&together, checked.iter().chain(self.cases), device.arch());
+        build::ahead(&together, checked.iter().chain(self.cases), arch);
     }
 
     /// The compiler and the resource gate.

@@ -14,16 +14,16 @@ use eightfold::{Error, Result};
 /// An examination with the device that it needs.
 pub(super) struct OnDevice<'a> {
     examination: &'a Examination<'a>,
-    device: Device,
+    arch: Arch,
 }
 
 impl<'a> OnDevice<'a> {
     pub fn new(examination: &'a Examination<'a>) -> Result<Self> {
-        Ok(OnDevice { examination, device: Device::default()? })
+        Ok(OnDevice { examination, arch: Device::default()?.arch()? })
     }
 
     pub fn arch(&self) -> Arch {
-        self.device.arch()
+        self.arch
     }
 
     /// Resources, then correctness; what a restriction rules out is unavailable with its reason.

@@ -71,7 +71,7 @@ pub struct RunCounts {
 
 impl From<RunReport> for RunCounts {
     fn from(report: RunReport) -> Self {
-        let RunReport { tiles, tiles_in_f32, rows_refined } = report;
+        let RunReport { tiles, tiles_in_f32, rows_refined, .. } = report;
         RunCounts { tiles, tiles_in_f32, rows_refined }
     }
 }

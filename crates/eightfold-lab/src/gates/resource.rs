@@ -142,7 +142,7 @@ pub fn restriction(config: &Config, specialisation: &Specialisation, arch: Arch)
     // A key fits any tile; two tiles of 64 queries are for configs whose blocks work in pairs.
     let shape = Shape { query_len: 128, ..Shape::new(1, 1, 1, head_dim) };
     let problem = Problem::new(shape)?.with_mask(mask);
-    config.check_uploaded(&problem, &Operands::hoped(&problem), arch)
+    config.check_uploaded(&problem, &Operands::assumed(&problem), arch)
 }
 
 /// Compiles a kernel and judges what it takes. One that a restriction rules out is unavailable; one that does not

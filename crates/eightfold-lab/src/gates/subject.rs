@@ -1,7 +1,8 @@
 //! What is put to the test.
 
+use crate::choice;
 use crate::simulate::{self, SimulatedVariant};
-use eightfold::{Fp8Tensor, Output, Plan, Problem, Result, RunReport, Variant};
+use eightfold::{Fp8Tensor, Output, Problem, Result, RunReport, Variant};
 
 /// Something that computes attention and is put to the test.
 pub trait Subject {
@@ -40,6 +41,6 @@ impl Subject for PlannedVariant {
             let schedules = simulate::schedules();
             return SimulatedVariant { variant: self.0, schedules }.run(problem, q, k, v, output);
         }
-        Plan::with_variant(problem, self.0)?.run(q, k, v, output)
+        choice::run(&self.0, problem, q, k, v, output)
     }
 }

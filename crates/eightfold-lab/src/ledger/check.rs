@@ -170,7 +170,7 @@ fn check_variant(variant: &Variant, problem: &Problem, kernel: Kernel) -> Result
         return Err(Error::invalid("kernel", rule, format!("take one of {kernel}")));
     }
     let on_device =
-        |config: eightfold::cuda::Config| config.check_uploaded(problem, &Operands::hoped(problem), Arch::Sm90);
+        |config: eightfold::cuda::Config| config.check_uploaded(problem, &Operands::assumed(problem), Arch::Sm90);
     variant.on_device().map_or(Ok(()), on_device)
 }
 

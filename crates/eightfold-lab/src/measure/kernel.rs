@@ -3,7 +3,7 @@
 use super::flush::HostFlush;
 use super::{Contestant, Plant, Rotation};
 use crate::gates::{Case, fingerprint};
-use eightfold::{Error, Output, Plan, Result, Variant};
+use eightfold::{Error, Output, Result, Variant, cpu};
 use std::time::Instant;
 
 /// A variant that runs on inputs that change from round to round, and must keep giving the bits that the gate saw, if
@@ -12,7 +12,7 @@ pub struct KernelContestant<'a> {
     name: String,
     inputs: Rotation<'a>,
     current: usize,
-    plan: Plan,
+    config: cpu::Config,
     output: Output,
     flush: Option<HostFlush>,
     plant: Option<Plant>,
@@ -26,7 +26,7 @@ impl<'a> KernelContestant<'a> {
             name: name.into(),
             inputs,
             current: 0,
-            plan: Plan::with_variant(&case.problem, variant)?,
+            config: variant.on_cpu()?,
             output: Output::zeros(&case.problem),
             flush: None,
             plant: None,
@@ -57,7 +57,7 @@ impl Contestant for KernelContestant<'_> {
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         // Whatever an earlier block left must not count as this one's work.
         self.output.poison();
-        let (Case { q, k, v, .. }, _) = self.inputs.at(self.current);
+        let (Case { problem, q, k, v, .. }, _) = self.inputs.at(self.current);
         let (counted, made) = self.plant.map_or((1, 1), |plant| (Plant::RUNS, Plant::RUNS + plant.extra_runs));
         (0..iterations)
             .map(|_| {
@@ -66,7 +66,7 @@ impl Contestant for KernelContestant<'_> {
                 }
                 let start = Instant::now();
                 for _ in 0..made {
-                    self.plan.run(q, k, v, &mut self.output)?;
+                    eightfold::attention_with(&self.config, problem, q, k, v, &mut self.output)?;
                 }
                 Ok((start.elapsed().as_nanos() / counted as u128).try_into().unwrap_or(u64::MAX))
             })
@@ -158,7 +158,7 @@ mod tests {
         let variant = Variant::Cpu(cpu::find_stage("baseline").unwrap().config);
         let hash = |case: &Case| {
             let mut output = Output::zeros(&case.problem);
-            Plan::with_variant(&case.problem, variant).unwrap().run(&case.q, &case.k, &case.v, &mut output).unwrap();
+            crate::choice::run(&variant, &case.problem, &case.q, &case.k, &case.v, &mut output).unwrap();
             fingerprint::of_output(&output)
         };
         let mut entry = crate::record::Entry::new("x", "x");

@@ -1,8 +1,9 @@
 //! One computation under several schedules: it must end, find nothing, and give the same bits, whoever runs when.
 
 use super::{Schedule, begin, explained};
+use crate::choice;
 use crate::gates::{Subject, fingerprint};
-use eightfold::{Error, Fp8Tensor, Output, Plan, Problem, Result, RunReport, Variant};
+use eightfold::{Error, Fp8Tensor, Output, Problem, Result, RunReport, Variant};
 use std::sync::{Mutex, PoisonError};
 
 /// The schedules of everything that the gates run on the simulated device.
@@ -56,8 +57,7 @@ impl Subject for SimulatedVariant {
         v: &Fp8Tensor,
         output: &mut Output,
     ) -> Result<RunReport> {
-        let plan = Plan::with_variant(problem, self.variant)?;
-        self.schedules.run(output, |output| plan.run(q, k, v, output))
+        self.schedules.run(output, |output| choice::run(&self.variant, problem, q, k, v, output))
     }
 }
 

@@ -1,14 +1,15 @@
 //! The ladder's stages against the float64 reference, through the plan and directly.
 
-use crate::support::{device, gaussian, on_simulator, relative_l2, some, tensors};
+use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors, some, tensors};
 use eightfold::cuda::ladder::{self, Config, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Kernel, Operands, Workspace, attention_on, hopper};
+use eightfold::cuda::{Kernel, Operands, Workspace, attention, hopper};
 use eightfold::quantize::Quantizer;
 use eightfold::reference::Reference;
 use eightfold::{
-    Accuracy, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Plan, Problem, Shape, Variant, reference,
+    Accuracy, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Problem, Shape, Variant, reference,
 };
+use eightfold_lab::choice;
 
 fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
     reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap()
@@ -37,11 +38,10 @@ fn every_stage_computes_attention() {
                 let problem = if causal { problem.causal() } else { problem };
                 let inputs = tensors(&problem, 20);
                 let expected = expected(&problem, &inputs);
-                let plan = Plan::with_variant(&problem, Variant::Ladder(config)).unwrap();
                 let mut output = Output::zeros(&problem);
                 output.poison();
                 let [q, k, v] = &inputs;
-                plan.run(q, k, v, &mut output).unwrap();
+                choice::run(&Variant::Ladder(config), &problem, q, k, v, &mut output).unwrap();
                 let error = relative_l2(&output.values.to_f32(), &expected.values);
                 assert!(error < tolerance(&config), "{} {problem}: {error}", stage.name);
                 for (lse, expected) in output.lse.unwrap().iter().zip(&expected.lse) {
@@ -72,31 +72,45 @@ fn configs_drawn_at_random_compute_attention() {
         (problem, inputs, expected)
     });
     let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
-        config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch()).is_ok()
+        config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch().unwrap()).is_ok()
     };
     for (config, (problem, [q, k, v], expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
         let mut output = Output::zeros(problem);
         output.poison();
-        Plan::with_variant(problem, Variant::Ladder(config)).unwrap().run(q, k, v, &mut output).unwrap();
+        choice::run(&Variant::Ladder(config), problem, q, k, v, &mut output).unwrap();
         let error = relative_l2(&output.values.to_f32(), &expected.values);
         assert!(error < tolerance(&config), "{config} {problem}: {error}");
     }
 }
 
 #[test]
-fn the_short_way_takes_the_device() {
+fn what_is_chosen_is_for_the_device_and_runs() {
     let Some((device, _)) = device() else { return };
-    let kernel = if hopper::target(device.arch()).is_ok() { "hopper" } else { "ladder" };
-    let problem = Problem::new(Shape::new(1, 2, 130, 64)).unwrap().causal();
-    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), kernel);
-    let inputs = tensors(&problem, 21);
-    let problem = problem.with_accuracy(Accuracy::Precise);
-    let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
+    let kernel = if hopper::target(device.arch().unwrap()).is_ok() { "hopper" } else { "ladder" };
+    let problem = Problem::new(Shape::new(1, 2, 130, 64)).unwrap().causal().with_accuracy(Accuracy::Precise);
+    let chosen = choice::choose(&problem).unwrap().variant;
+    assert_eq!(chosen.kernel(), kernel);
+    let inputs = small_tensors(&problem, 21);
+    let mut output = Output::zeros(&problem);
+    let report = choice::run(&chosen, &problem, &inputs[0], &inputs[1], &inputs[2], &mut output).unwrap();
+    assert_eq!(report.variant, Some(chosen));
     assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
 }
 
+/// On host tensors attention is the CPU's, whatever devices there are.
 #[test]
-fn scales_that_do_not_suit_the_tiles_go_to_the_cpu_unless_the_variant_was_named() {
+fn a_device_does_not_change_what_the_cpu_computes() {
+    if device().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(1, 2, 100, 64)).unwrap();
+    let inputs = tensors(&problem, 33);
+    let output = eightfold::attention(&problem, &inputs[0], &inputs[1], &inputs[2]).unwrap();
+    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 5e-4);
+}
+
+#[test]
+fn scales_that_do_not_suit_the_tiles_are_refused_by_name() {
     if device().is_none() {
         return;
     }
@@ -106,10 +120,8 @@ fn scales_that_do_not_suit_the_tiles_go_to_the_cpu_unless_the_variant_was_named(
     let inputs =
         [30, 31, 32].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
     let [q, k, v] = &inputs;
-    let output = eightfold::attention(&problem, q, k, v).unwrap();
-    assert!(relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values) < 0.004);
-    let plan = Plan::with_variant(&problem, Variant::Ladder(Config::default())).unwrap();
-    let error = plan.run(q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
+    let variant = Variant::Ladder(Config::default());
+    let error = choice::run(&variant, &problem, q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
     assert!(error.starts_with("k scales: a scale for every 10 rows changes within a tile"), "{error}");
 }
 
@@ -128,7 +140,7 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
             .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
         let [q, k, v] = &inputs;
         let mut output = Output::zeros(&problem);
-        Plan::with_variant(&problem, Variant::Ladder(config)).unwrap().run(q, k, v, &mut output).unwrap();
+        choice::run(&Variant::Ladder(config), &problem, q, k, v, &mut output).unwrap();
         let error = relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values);
         assert!(error < 0.004, "{granularity}: {error}");
     }
@@ -192,7 +204,7 @@ fn tensors_on_the_device_are_attended_in_either_layout_of_v() {
         let upload = |index: usize, layout| DeviceTensor::upload(&device, &stream, &inputs[index], layout).unwrap();
         let (q, k, v) = (upload(0, Layout::Bshd), upload(1, Layout::Bhsd), upload(2, layout));
         let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
-        attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+        attention(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
         let mut output = Output::zeros(&problem);
         on_device.download(&stream, &mut output).unwrap();
         let dims = problem.shape().query_dims();

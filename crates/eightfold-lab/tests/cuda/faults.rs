@@ -3,7 +3,8 @@
 use crate::support::{device, on_simulator, tensors};
 use eightfold::cuda::quantize::{DeviceValues, ValueFormat, quantize};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor, RawOutput, RawTensor};
-use eightfold::{Dims, Error, Fp8Format, Granularity, Layout, Plan, Problem, Shape};
+use eightfold::{Dims, Error, Fp8Format, Granularity, Layout, Problem, Shape};
+use eightfold_lab::choice;
 use std::process::Command;
 
 const DIMS: Dims = Dims { batch: 1, heads: 2, len: 32, head_dim: 64 };
@@ -112,9 +113,9 @@ fn child_that_loses_its_context() {
     drop(kept);
     drop(stream);
 
-    // An automatic plan goes on without the device.
+    // What is chosen goes on without the device.
     let problem = Problem::new(Shape::new(1, 1, 40, 64)).unwrap();
-    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "cpu");
+    assert_eq!(choice::choose(&problem).unwrap().variant.kernel(), "cpu");
     let [q, k, v] = tensors(&problem, 80);
     assert!(eightfold::attention(&problem, &q, &k, &v).is_ok());
 }

@@ -5,19 +5,20 @@ use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors,
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::hopper::{Config, Grid, Keys, STAGES, Share, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Arch, Kernel, Operands, Workspace, attention_on};
+use eightfold::cuda::{Arch, Kernel, Operands, Workspace, attention};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
-    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Plan, Problem, Result,
-    Shape, Variant, reference,
+    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Problem, Result, Shape,
+    Target, Variant, reference,
 };
+use eightfold_lab::choice;
 use rayon::prelude::*;
 
 /// A device that the kernel is for.
 fn hopper() -> Option<(Device, Stream)> {
     let (device, stream) = device()?;
-    if let Err(error) = target(device.arch()) {
+    if let Err(error) = target(device.arch().unwrap()) {
         eprintln!("skipped: {error}");
         return None;
     }
@@ -40,8 +41,9 @@ fn run(problem: &Problem, config: Config, inputs: &[Fp8Tensor; 3]) -> Output {
 fn try_run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Result<Output> {
     let mut output = Output::zeros(problem);
     output.poison();
-    let plan = Plan::with_variant(problem, Variant::Hopper(config))?;
-    watched(&format!("{config} {problem} {:?}", problem.output_format()), || plan.run(q, k, v, &mut output))?;
+    let variant = Variant::Hopper(config);
+    let what = format!("{config} {problem} {:?}", problem.output_format());
+    watched(&what, || choice::run(&variant, problem, q, k, v, &mut output))?;
     Ok(output)
 }
 
@@ -87,7 +89,7 @@ fn every_stage_computes_attention() {
     });
 }
 
-/// More causal tiles than multiprocessors, which a list of each block's deals out; `attention_on` has none, and deals them
+/// More causal tiles than multiprocessors, which a list of each block's deals out; `attention` has none, and deals them
 /// out in rounds.
 #[test]
 fn causal_tiles_give_the_same_bits_whichever_block_does_them() {
@@ -113,7 +115,7 @@ fn causal_tiles_give_the_same_bits_whichever_block_does_them() {
             assert_close(&listed, &expected, tolerance(&config), &what);
             let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
             on_device.poison(&stream).unwrap();
-            attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+            attention(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
             let mut in_rounds = Output::zeros(&problem);
             on_device.download(&stream, &mut in_rounds).unwrap();
             assert_eq!(listed, in_rounds, "{what}");
@@ -145,7 +147,7 @@ fn configs_drawn_at_random_compute_attention() {
         })
         .collect();
     let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
-        config.check_problem(problem, &Operands::hoped(problem), device.arch()).is_ok()
+        config.check_problem(problem, &Operands::assumed(problem), device.arch().unwrap()).is_ok()
     };
     let drawn: Vec<_> = draws(3).zip(prepared.iter().cycle()).filter(suits).take(count).collect();
     drawn.into_par_iter().for_each(|(config, (problem, inputs, expected))| {
@@ -276,7 +278,7 @@ fn blocks_that_share_keys_add_up_their_parts() {
     for accuracy in [Accuracy::Fast, Accuracy::Precise] {
         let problem = Problem::new(shape).unwrap().with_lse(true).with_accuracy(accuracy);
         let inputs = small_tensors(&problem, 140);
-        let Variant::Hopper(config) = Plan::new(&problem).unwrap().variant() else { panic!("not hopper") };
+        let Variant::Hopper(config) = choice::choose(&problem).unwrap().variant else { panic!("not hopper") };
         assert_eq!(config.split_keys.to_string(), "on");
         let expected = expected(&problem, &inputs);
         for config in [config, Config { launch: eightfold::cuda::hopper::Launch::Dependent, ..config }] {
@@ -330,24 +332,32 @@ fn codes_of_wide_range_and_e5m2_are_scored_in_f32() {
     let problem = Problem::new(Shape::new(1, 2, 333, 64)).unwrap();
     let inputs = tensors(&problem, 160);
     let [q, k, v] = &inputs;
-    let error = Plan::with_variant(&problem, "hopper:fast".parse().unwrap())
-        .unwrap()
-        .run(q, k, v, &mut Output::zeros(&problem))
-        .unwrap_err()
-        .to_string();
+    let fast: Variant = "hopper:fast".parse().unwrap();
+    let error = choice::run(&fast, &problem, q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
     assert!(error.starts_with("scores: codes of Q up to 448"), "{error}");
-    // A plan that may choose takes f32.
-    let output = eightfold::attention(&problem, q, k, v).unwrap();
-    assert_close(&output, &expected(&problem, &inputs), 0.045, "wide codes");
+    assert_close(&selected(&problem, &inputs), &expected(&problem, &inputs), 0.045, "wide codes");
 
     let problem = problem.with_input_format(Fp8Format::E5m2);
     let dims = problem.shape().key_dims();
     let quantizer = Quantizer::new(Fp8Format::E5m2);
     let inputs =
         [161, 162, 163].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
-    let [q, k, v] = &inputs;
-    let output = eightfold::attention(&problem, q, k, v).unwrap();
-    assert_close(&output, &expected(&problem, &inputs), 0.045, "e5m2");
+    assert_close(&selected(&problem, &inputs), &expected(&problem, &inputs), 0.045, "e5m2");
+}
+
+/// What the short way computes, and that it ran what is selected.
+fn selected(problem: &Problem, inputs: &[Fp8Tensor; 3]) -> Output {
+    let (device, stream) = device().unwrap();
+    let layouts = [Layout::Bhsd, Layout::Bhsd, Layout::BhdsExchanged];
+    let [q, k, v]: [DeviceTensor; 3] =
+        std::array::from_fn(|index| DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap());
+    let mut on_device = DeviceOutput::new(&device, problem).unwrap();
+    let report = attention(&stream, problem, &q, &k, &v, &mut on_device).unwrap();
+    let target = Target::cuda(device.arch().unwrap(), device.info().multiprocessors);
+    assert_eq!(report.variant, Some(eightfold::select(problem, &Operands::of(&q, &k, &v), target).unwrap()));
+    let mut output = Output::zeros(problem);
+    on_device.download(&stream, &mut output).unwrap();
+    output
 }
 
 #[test]
@@ -368,7 +378,7 @@ fn values_in_every_layout_give_the_same_bits() {
             let v = upload(2, layout);
             let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
             on_device.poison(&stream).unwrap();
-            attention_on(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
+            attention(&stream, &problem, &q, &k, &v, &mut on_device).unwrap();
             let mut output = Output::zeros(&problem);
             on_device.download(&stream, &mut output).unwrap();
             output
@@ -452,7 +462,7 @@ fn threads_share_a_kernel() {
         .map(|problem| problem.unwrap().causal())
         .collect();
     let first = &problems[0];
-    let operands = Operands::hoped(first);
+    let operands = Operands::assumed(first);
     let kernel = Kernel::of(&device, first, &config.into(), &operands).unwrap();
     stream.synchronize().unwrap();
     std::thread::scope(|scope| {

@@ -1,10 +1,12 @@
 //! Quantising on the device: the same bits as on the host.
 
-use crate::support::{device, gaussian, some};
+use crate::support::{device, gaussian, relative_l2, some};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues, Number, quantize};
+use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues, Number, for_attention, quantize};
+use eightfold::cuda::tensor::DeviceOutput;
+use eightfold::cuda::{attention, hopper};
 use eightfold::quantize::Quantizer;
-use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
+use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, Problem, Shape, reference};
 use half::{bf16, f16};
 
 const FORMATS: [Fp8Format; 2] = [Fp8Format::E4m3, Fp8Format::E5m2];
@@ -147,7 +149,7 @@ fn values_are_read_once_where_they_fit() {
         let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
         DeviceQuantizer::new(&device, &values, Fp8Format::E4m3, granularity, layout).unwrap().kernels()
     };
-    let once = if device.arch().has_clusters() { 1 } else { 2 };
+    let once = if device.arch().unwrap().has_clusters() { 1 } else { 2 };
     for layout in [Layout::Bhsd, Layout::BhdsExchanged] {
         for len in [1, 131, 4096] {
             assert_eq!(kernels(len, Granularity::Head, layout), once, "{len} {layout}");
@@ -347,5 +349,28 @@ fn values_that_are_not_finite_are_found() {
             let error = quantized.check(&stream).unwrap_err().to_string();
             assert!(error.starts_with(&format!("values: {word} {place}; ")), "{error}");
         }
+    }
+}
+
+/// What the page of the CUDA backend shows: quantise, attend, read back; and the fast kernel is what runs.
+#[test]
+fn quantised_for_attention_the_fast_kernel_runs() {
+    let Some((device, stream)) = device() else { return };
+    let problem = Problem::new(Shape::new(1, 2, 200, 64)).unwrap().causal();
+    let dims = problem.shape().query_dims();
+    let values = [31, 32, 33].map(|seed| gaussian(dims.count(), seed));
+    let on_device =
+        values.each_ref().map(|values| DeviceValues::upload(&device, &stream, values, dims, Layout::Bhsd).unwrap());
+    let [q, k, v] = for_attention(&stream, &problem, on_device.each_ref()).unwrap();
+    let mut output = DeviceOutput::new(&device, &problem).unwrap();
+    let report = attention(&stream, &problem, q.tensor(), k.tensor(), v.tensor(), &mut output).unwrap();
+    let mut got = Output::zeros(&problem);
+    output.download(&stream, &mut got).unwrap();
+    let [q, k, v] = values.map(|values| values.into_iter().map(f64::from).collect::<Vec<_>>());
+    let expected = reference::attention(&problem, &q, &k, &v).unwrap();
+    let error = relative_l2(&got.values.to_f32(), &expected.values);
+    assert!(error < 0.08, "{error}");
+    if hopper::target(device.arch().unwrap()).is_ok() {
+        assert_eq!(report.variant.unwrap().knob("scores").as_deref(), Some("f16"));
     }
 }

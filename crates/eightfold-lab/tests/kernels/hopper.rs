@@ -83,7 +83,7 @@ fn whatever_is_chosen_compiles_without_spills_or_loss() {
             for largest_code in [16.0, 448.0] {
                 let more = mask == Mask::Causal;
                 let problem = Problem::new(*shape).unwrap().with_accuracy(accuracy).with_mask(mask).with_lse(more);
-                let mut operands = Operands::hoped(&problem);
+                let mut operands = Operands::assumed(&problem);
                 operands.v.centred = more;
                 operands.q.largest_code = largest_code;
                 let (config, _) = choose(&problem, &operands, 132);
@@ -108,7 +108,7 @@ fn no_shuffle_gathers_a_parted_warp() {
         for largest_code in [16.0, 448.0] {
             let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap();
             let problem = problem.with_output_format(OutputFormat::Bf16);
-            let mut operands = Operands::hoped(&problem);
+            let mut operands = Operands::assumed(&problem);
             operands.k.largest_code = largest_code;
             let (config, _) = choose(&problem, &operands, 132);
             jobs.push((operands.specialisation(&problem).program(config), Arch::Sm90a));
@@ -152,7 +152,7 @@ fn configs_drawn_at_random_compile() {
     let kinds = [(64, Mask::None), (128, Mask::Causal), (64, Mask::Causal), (128, Mask::None)];
     let fitting = draws(7).zip(kinds.iter().cycle()).filter(|(config, (head_dim, mask))| {
         let problem = problem(*head_dim, *mask);
-        config.check_problem(&problem, &Operands::hoped(&problem), Arch::Sm90a).is_ok()
+        config.check_problem(&problem, &Operands::assumed(&problem), Arch::Sm90a).is_ok()
     });
     let jobs: Vec<_> = fitting
         .take(count_of_draws(8))

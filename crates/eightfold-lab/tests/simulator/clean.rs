@@ -2,7 +2,8 @@
 
 use crate::support::{Bench, Ended, in_parallel, provenance, record_folder, simulator};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
-use eightfold::{Fp8Format, Granularity, Layout, Mask, Output, OutputFormat, Plan, Problem, Shape};
+use eightfold::{Fp8Format, Granularity, Layout, Mask, Output, OutputFormat, Problem, Shape};
+use eightfold_lab::choice;
 use eightfold_lab::examine::Candidate;
 use eightfold_lab::gates::{self, Case, Outcome, Subject, Thresholds};
 use eightfold_lab::inputs::{Family, Inputs};
@@ -35,7 +36,7 @@ fn job(candidate: &Candidate, head_dim: usize, mask: Mask, index: usize) -> Opti
     let problems = shapes.map(|text| text.replace("{}", &head_dim.to_string()).parse::<Shape>().and_then(Problem::new));
     let problem = problems
         .map(|problem| problem.unwrap().with_mask(mask).with_lse(index.is_multiple_of(2)))
-        .find(|problem| Plan::with_variant(problem, candidate.variant).is_ok())?;
+        .find(|problem| choice::check(problem, &candidate.variant).is_ok())?;
     let name = format!("{} {} {problem}", candidate.variant.kernel(), candidate.name);
     let quantizer = quantizer(problem.input_format());
     Some(Job { name, candidate: candidate.clone(), problem, quantizer, center: false })
@@ -85,7 +86,7 @@ fn inputs() -> Vec<Job> {
             } else {
                 eightfold_lab::kernel::suited(name, head_dim, problem.mask()).unwrap()
             };
-            if Plan::with_variant(&problem, variant).is_err() {
+            if choice::check(&problem, &variant).is_err() {
                 continue;
             }
             jobs.push(Job {

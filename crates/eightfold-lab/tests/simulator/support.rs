@@ -4,7 +4,8 @@ use eightfold::cuda::driver::Device;
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Kernel, Operands, Workspace};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
-use eightfold::{Fp8Tensor, Layout, Mask, Output, Plan, Problem, Result, Shape, Values, Variant};
+use eightfold::{Fp8Tensor, Layout, Mask, Output, Problem, Result, Shape, Values, Variant};
+use eightfold_lab::choice;
 use eightfold_lab::inputs::{Family, Inputs};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::provenance::Provenance;
@@ -101,7 +102,7 @@ impl Bench {
         let v = quantize(&inputs.v, shape.key_dims(), &quantizer.with_largest_code(problem.input_format().max()));
         let mut output = Output::zeros(&problem);
         let cpu: Variant = "cpu:baseline".parse().unwrap();
-        Plan::with_variant(&problem, cpu).unwrap().run(&q, &k, &v, &mut output).unwrap();
+        choice::run(&cpu, &problem, &q, &k, &v, &mut output).unwrap();
         let expected = values(&output);
         Bench { problem, variant, q, k, v, value_layout: None, expected }
     }
@@ -116,12 +117,8 @@ impl Bench {
         let mut output = Output::zeros(&self.problem);
         output.values.fill(f32::NAN);
         simulate::begin(schedule);
-        let plan = match Plan::with_variant(&self.problem, self.variant) {
-            Ok(plan) => plan,
-            Err(error) => return Ended::Failed(error.to_string()),
-        };
         let result = match (launches, self.value_layout) {
-            (1, None) => plan.run(&self.q, &self.k, &self.v, &mut output).map(|_| ()),
+            (1, None) => choice::run(&self.variant, &self.problem, &self.q, &self.k, &self.v, &mut output).map(|_| ()),
             _ => self.launch(launches, &mut output),
         };
         let found = simulate::findings();

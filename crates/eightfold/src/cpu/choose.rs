@@ -5,13 +5,20 @@ use super::config::{Config, Exp, Numbers, Schedule, Simd};
 use super::isa;
 use super::schedule::Cut;
 use crate::problem::Problem;
+use crate::select::Considered;
+use crate::variant::Variant;
 
 /// Query rows per head of K and V from which fixed point pays: packing K and V costs more for it than for f32, and
 /// fewer rows do not earn that back. Measured: at 8 rows (1,32,4,1,8192,128) f32 is ahead, at 32 (1,8,32,64) they tie.
 const MIN_INT_ROWS: usize = 32;
 
-/// The config that is chosen unless one is named.
-pub(super) fn best(rows_per_head: usize) -> Config {
+/// The config for a problem on this machine.
+pub fn best(problem: &Problem) -> Config {
+    best_for(problem.shape().query_len * problem.shape().group())
+}
+
+/// The config for this many query rows per head of K and V.
+pub(super) fn best_for(rows_per_head: usize) -> Config {
     let simd = isa::best();
     Config {
         numbers: if pairs_pay(simd) && rows_per_head >= MIN_INT_ROWS { Numbers::Int16 } else { Numbers::F32 },
@@ -30,10 +37,10 @@ fn pairs_pay(simd: Simd) -> bool {
 }
 
 /// Every combination of SIMD level and numbers, whether it is chosen for the problem, and why or why not.
-pub(crate) fn candidates(problem: &Problem) -> Vec<(Config, bool, String)> {
+pub(crate) fn consider(problem: &Problem) -> Vec<Considered> {
     let rows = problem.shape().query_len * problem.shape().group();
-    let best = best(rows);
-    let mut candidates = Vec::new();
+    let best = best_for(rows);
+    let mut considered = Vec::new();
     for &simd in Simd::ALL.iter().rev() {
         for &numbers in Numbers::ALL.iter().rev() {
             let exp = if simd == Simd::Scalar { Exp::Exact } else { best.exp };
@@ -43,11 +50,11 @@ pub(crate) fn candidates(problem: &Problem) -> Vec<(Config, bool, String)> {
                     Err(error) => error.to_string(),
                     Ok(()) => reason(&config, &best, rows),
                 };
-                candidates.push((config, config == best, reason));
+                considered.push(Considered { variant: Variant::Cpu(config), chosen: config == best, reason });
             }
         }
     }
-    candidates
+    considered
 }
 
 fn reason(config: &Config, best: &Config, rows: usize) -> String {
@@ -69,7 +76,7 @@ fn reason(config: &Config, best: &Config, rows: usize) -> String {
 }
 
 /// How the problem will be cut and what memory each thread keeps.
-pub(crate) fn describe(config: &Config, problem: &Problem) -> String {
+pub fn describe(config: &Config, problem: &Problem) -> String {
     let cut = Cut::choose(problem, config.schedule, rayon::current_num_threads());
     let shape = problem.shape();
     let count = |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
@@ -92,17 +99,18 @@ mod tests {
     fn exactly_one_candidate_is_chosen_and_it_runs_here() {
         for shape in ["1,8,512,64", "1,32,4,1,8192,128", "1,1,1,8"] {
             let problem = Problem::new(shape.parse::<Shape>().unwrap()).unwrap();
-            let chosen: Vec<_> = candidates(&problem).into_iter().filter(|(_, chosen, _)| *chosen).collect();
+            let chosen: Vec<_> = consider(&problem).into_iter().filter(|one| one.chosen).collect();
             assert_eq!(chosen.len(), 1, "{shape}");
-            assert!(chosen[0].0.check_machine().is_ok(), "{shape}");
+            assert_eq!(chosen[0].variant, Variant::Cpu(best(&problem)), "{shape}");
+            assert!(best(&problem).check_machine().is_ok(), "{shape}");
         }
     }
 
     #[test]
     fn few_rows_are_left_to_f32() {
-        assert_eq!(best(8).numbers, Numbers::F32);
+        assert_eq!(best_for(8).numbers, Numbers::F32);
         if pairs_pay(isa::best()) {
-            assert_eq!(best(512).numbers, Numbers::Int16);
+            assert_eq!(best_for(512).numbers, Numbers::Int16);
         }
     }
 }

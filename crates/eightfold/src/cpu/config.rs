@@ -81,9 +81,9 @@ pub const KNOBS: &[Knob] = &[
 ];
 
 impl Default for Config {
-    /// What [`Plan`](crate::Plan) picks on this machine for problems of many queries.
+    /// What is selected on this machine for problems of many queries.
     fn default() -> Self {
-        choose::best(usize::MAX)
+        choose::best_for(usize::MAX)
     }
 }
 

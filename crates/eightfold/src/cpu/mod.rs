@@ -18,15 +18,16 @@ mod source;
 mod stages;
 mod units;
 
-pub(crate) use choose::{candidates, describe};
+pub(crate) use choose::consider;
+pub use choose::{best, describe};
 pub use config::{Config, Exp, KNOBS, Numbers, Schedule, Simd};
 pub use isa::{Features, name};
 pub use stages::{STAGES, Stage, find as find_stage};
 
 use crate::error::Result;
 use crate::output::{Output, Values};
-use crate::plan::RunReport;
 use crate::problem::Problem;
+use crate::report::RunReport;
 use crate::tensor::{Fp8Tensor, Layout};
 use attend::{Attended, Block, Job, Scratch};
 use finish::{Partial, Rows};

@@ -3,8 +3,8 @@
 use super::attend::Block;
 use super::config::Schedule;
 use super::pool;
-use crate::plan::RunReport;
 use crate::problem::Problem;
+use crate::report::RunReport;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,11 +1,11 @@
 //! What the CUDA kernel families have in common: a config of any.
 
 use super::kernel::{Calls, Fitted};
-use super::operands::Operand;
 use super::tensor::{DeviceOutput, DeviceTensor};
 use super::{Arch, Operands, Specialisation, hopper, ladder};
 use crate::error::{Error, Result};
 use crate::knobs::Knob;
+use crate::operands::Operand;
 use crate::problem::{Problem, Shape};
 use crate::tensor::Layout;
 
@@ -154,7 +154,7 @@ impl Config {
     }
 
     /// How the problem is cut, for a person.
-    pub(crate) fn describe(&self, problem: &Problem) -> String {
+    pub fn describe(&self, problem: &Problem) -> String {
         let (tile_queries, workers, tile_keys) = match self {
             Config::Ladder(config) => (config.tile_queries, format!("{} warps", config.warps), config.tile_keys),
             Config::Hopper(config) => {

@@ -5,10 +5,10 @@ use super::family::Config;
 use super::loaded::Loaded;
 use super::tensor::{DeviceOutput, DeviceTensor, check_device};
 use super::workspace::Workspace;
-use super::{Operands, Specialisation};
+use super::{Operands, Specialisation, select};
 use crate::error::{Error, Result};
-use crate::plan::RunReport;
 use crate::problem::Problem;
+use crate::report::RunReport;
 use crate::variant::Variant;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -46,10 +46,17 @@ pub struct Arguments {
 }
 
 impl Kernel {
+    /// The best kernel for a problem with tensors like these, compiled unless that was done before.
+    pub fn select(device: &Device, problem: &Problem, operands: &Operands) -> Result<Kernel> {
+        operands.check(problem)?;
+        let config = select(problem, operands, device.arch()?, device.info().multiprocessors)?;
+        Kernel::of(device, problem, &config, operands)
+    }
+
     /// Compiles (or finds) and loads this config for tensors like these.
     pub fn of(device: &Device, problem: &Problem, config: &Config, operands: &Operands) -> Result<Kernel> {
         operands.check(problem)?;
-        let arch = device.arch();
+        let arch = device.arch()?;
         config.check_problem(problem, operands, arch)?;
         let kind = operands.specialisation(problem);
         let mut program = kind.program(*config);
@@ -96,7 +103,7 @@ impl Kernel {
         let Inner { fitted, config, kind } = &*self.0;
         let operands = Operands::of(q, k, v);
         operands.check(problem)?;
-        config.check_problem(problem, &operands, fitted.device.arch())?;
+        config.check_problem(problem, &operands, fitted.device.arch()?)?;
         config.check_kind(kind, &operands.specialisation(problem))?;
         output.check(problem)?;
         check_device(&fitted.device, q, k, v, output)?;
@@ -140,7 +147,7 @@ impl Arguments {
 
     /// What a launch does: how many tiles it computes.
     pub fn report(&self) -> RunReport {
-        RunReport { tiles: self.tiles, ..RunReport::default() }
+        RunReport { tiles: self.tiles, ..RunReport::default() }.of(self.kernel.variant())
     }
 
     /// The same with units dealt out by a list, which must be of the same problem.

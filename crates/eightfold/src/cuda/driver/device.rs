@@ -42,7 +42,6 @@ pub struct DeviceInfo {
 #[derive(Debug, Clone)]
 pub struct Device {
     info: Arc<DeviceInfo>,
-    arch: Arch,
     context: Arc<Context>,
 }
 
@@ -56,8 +55,8 @@ pub struct MemoryInfo {
 }
 
 impl Device {
-    /// The device of this ordinal; its own clear error for: no driver library, driver too old, no device, an
-    /// architecture that no kernel is compiled for. Opened once per process.
+    /// The device of this ordinal; its own clear error for: no driver library, driver too old, no device. Opened once per
+    /// process.
     pub fn open(ordinal: usize) -> Result<Device> {
         // One context object per device, so that everyone learns of its loss.
         static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
@@ -69,9 +68,8 @@ impl Device {
         check_ordinal(ordinal, count()?)?;
         let handle = handle(ordinal)?;
         let info = describe(ordinal, handle, driver)?;
-        let arch = supported_arch(&info)?;
         let context = Arc::new(Context::retain(ordinal, handle)?);
-        let device = Device { info: Arc::new(info), arch, context };
+        let device = Device { info: Arc::new(info), context };
         open.push(device.clone());
         Ok(device)
     }
@@ -93,9 +91,9 @@ impl Device {
         &self.info
     }
 
-    /// The architecture that kernels are compiled for on this device.
-    pub fn arch(&self) -> Arch {
-        self.arch
+    /// The architecture that kernels are compiled for on this device; an error where none are.
+    pub fn arch(&self) -> Result<Arch> {
+        supported_arch(&self.info)
     }
 
     /// Why nothing more can be done with the device in this process; none while all is well.

@@ -5,10 +5,11 @@ use super::even::evened_out;
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
 use super::stages::{self, STAGES, Stage};
-use crate::cuda::Operands;
+use crate::operands::Operands;
 use crate::problem::{Accuracy, Mask, Problem, Shape};
 use crate::quantize::SMALL_CODES;
 use crate::tensor::Fp8Format;
+use std::fmt;
 
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
 const MANY_KEYS: usize = 1024;
@@ -25,17 +26,42 @@ const AT_ONCE: &str = "few keys: all at once";
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
 
+/// Why a config was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    asked: Accuracy,
+    by_size: &'static str,
+    more_exact: bool,
+    wide_codes: bool,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.asked, self.by_size)?;
+        if self.more_exact {
+            f.write_str("; more weights exact than elsewhere, because keys are many or heads few")?;
+        }
+        if self.wide_codes {
+            f.write_str("; scores in f32, because sums of these codes may not fit f16")?;
+        }
+        Ok(())
+    }
+}
+
 /// The config for a problem with tensors like these on a device of this many multiprocessors, and why: as measured on an
 /// H200, which has 132.
-pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, String) {
-    let mut stages = STAGES[problem.accuracy() as usize..].iter();
-    let found = stages.find_map(|stage| exact_enough(problem, operands, stage, multiprocessors));
-    let (config, reason) = found.expect("weights in two parts, the last stage's, keep every word");
+pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, Reason) {
+    let stages = &STAGES[problem.accuracy() as usize..];
+    let found = stages.iter().find_map(|stage| exact_enough(problem, operands, stage, multiprocessors));
+    // Weights in two parts, the last stage's, keep every accuracy.
+    let (config, reason) = found.unwrap_or_else(|| {
+        let last = &STAGES[STAGES.len() - 1];
+        let (config, by_size) = by_size(problem, operands, last.at_problem(problem), multiprocessors);
+        (config, Reason { asked: problem.accuracy(), by_size, more_exact: true, wide_codes: false })
+    });
     match (is_narrow(problem, operands), config.scores) {
         (true, _) | (false, Scores::F32) => (config, reason),
-        (false, Scores::F16) => {
-            (stages::in_f32(config), format!("{reason}; scores in f32, because sums of these codes may not fit f16"))
-        }
+        (false, Scores::F16) => (stages::in_f32(config), Reason { wide_codes: true, ..reason }),
     }
 }
 
@@ -46,16 +72,12 @@ fn exact_enough(
     operands: &Operands,
     stage: &Stage,
     multiprocessors: usize,
-) -> Option<(Config, String)> {
-    let base = stage.at(problem.shape().head_dim, problem.mask());
-    let (config, reason) = by_size(problem, operands, base, multiprocessors);
+) -> Option<(Config, Reason)> {
+    let (config, by_size) = by_size(problem, operands, stage.at_problem(problem), multiprocessors);
     let even = evened_out(config, problem, multiprocessors)?;
-    let asked = stages::of(problem.accuracy()).name;
-    let more = match even == config && stage.name == asked {
-        true => "",
-        false => "; more weights exact than elsewhere, because keys are many or heads few",
-    };
-    Some((even, format!("{asked}; {reason}{more}")))
+    let asked = problem.accuracy();
+    let more_exact = even != config || stage.name != stages::of(asked).name;
+    Some((even, Reason { asked, by_size, more_exact, wide_codes: false }))
 }
 
 /// Whether scores of these codes fit f16.
@@ -177,7 +199,7 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     const MULTIPROCESSORS: usize = 132;
     let chosen = |shape: Shape, accuracy: Accuracy, largest_code: f32| {
         let problem = Problem::new(shape).ok()?.with_mask(mask).with_accuracy(accuracy);
-        let mut operands = Operands::hoped(&problem);
+        let mut operands = Operands::assumed(&problem);
         operands.k.largest_code = largest_code;
         Some(choose(&problem, &operands, MULTIPROCESSORS).0)
     };
@@ -233,9 +255,9 @@ mod tests {
     use super::*;
     use crate::cuda::Arch;
 
-    fn planned(shape: Shape, accuracy: Accuracy) -> (Config, String) {
+    fn planned(shape: Shape, accuracy: Accuracy) -> (Config, Reason) {
         let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
-        choose(&problem, &Operands::hoped(&problem), 132)
+        choose(&problem, &Operands::assumed(&problem), 132)
     }
 
     fn chosen(shape: Shape) -> Config {
@@ -258,13 +280,13 @@ mod tests {
         assert_eq!(chosen(Shape::new(4, 16, 4096, 128)).warpgroups, 2);
         for head_dim in [64, 128] {
             let large = Problem::new(Shape::new(4, 16, 4096, head_dim)).unwrap();
-            let launch = |problem: &Problem| choose(problem, &Operands::hoped(problem), 132).0.launch;
+            let launch = |problem: &Problem| choose(problem, &Operands::assumed(problem), 132).0.launch;
             assert_eq!((launch(&large), launch(&large.causal())), (Launch::Plain, Launch::Dependent));
         }
         assert_eq!(chosen(Shape::new(1, 8, 1000, 64)).promote, 512);
         let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, 128) };
         assert_eq!((chosen(decode).split_keys, chosen(decode).promote), (SplitKeys::On, 0));
-        let reason = |shape| planned(shape, Accuracy::Fast).1;
+        let reason = |shape| planned(shape, Accuracy::Fast).1.to_string();
         let many = Shape::new(2, 16, 16384, 128);
         assert_eq!((chosen(decode).linear, chosen(many).linear), (8, 7));
         assert_eq!([decode, many].map(|shape| reason(shape).contains("more weights exact")), [false, true]);
@@ -287,7 +309,7 @@ mod tests {
     /// Share, grid and warpgroups of blocks that have all keys at once; none where keys are streamed.
     fn at_once(heads: usize, len: usize, head_dim: usize, mask: Mask) -> Option<(Share, Grid, usize)> {
         let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_mask(mask);
-        let (config, _) = choose(&problem, &Operands::hoped(&problem), 132);
+        let (config, _) = choose(&problem, &Operands::assumed(&problem), 132);
         (config.keys == Keys::AtOnce).then_some((config.share, config.grid, config.warpgroups))
     }
 
@@ -329,14 +351,14 @@ mod tests {
     #[test]
     fn codes_of_wide_range_are_scored_in_f32() {
         let problem = Problem::new(Shape::new(4, 16, 4096, 64)).unwrap();
-        let mut operands = Operands::hoped(&problem);
+        let mut operands = Operands::assumed(&problem);
         operands.q.largest_code = 448.0;
         let (config, reason) = choose(&problem, &operands, 132);
         assert_eq!((config.scores, config.linear, config.weights), (Scores::F32, 0, Weights::Fp8));
-        assert!(reason.contains("may not fit f16"), "{reason}");
+        assert!(reason.to_string().contains("may not fit f16"), "{reason}");
         let wide = |heads, len| {
             let problem = Problem::new(Shape::new(1, heads, len, 64)).unwrap();
-            let mut operands = Operands::hoped(&problem);
+            let mut operands = Operands::assumed(&problem);
             operands.q.largest_code = 448.0;
             let config = choose(&problem, &operands, 132).0;
             (config.keys, config.grid)
@@ -348,7 +370,7 @@ mod tests {
         );
         assert_eq!([32, 34].map(|heads| wide(heads, 256)), [Grid::Rounds, Grid::Work].map(|grid| (Keys::AtOnce, grid)));
         let e5m2 = problem.with_input_format(Fp8Format::E5m2);
-        assert_eq!(choose(&e5m2, &Operands::hoped(&e5m2), 132).0.scores, Scores::F32);
+        assert_eq!(choose(&e5m2, &Operands::assumed(&e5m2), 132).0.scores, Scores::F32);
     }
 
     #[test]
@@ -361,7 +383,7 @@ mod tests {
                     let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_accuracy(*accuracy);
                     for (mask, largest_code) in [(Mask::None, 16.0), (Mask::Causal, 16.0), (Mask::None, 448.0)] {
                         let problem = problem.with_mask(mask);
-                        let mut operands = Operands::hoped(&problem);
+                        let mut operands = Operands::assumed(&problem);
                         operands.k.largest_code = largest_code;
                         let (config, _) = choose(&problem, &operands, 132);
                         config.check_problem(&problem, &operands, Arch::Sm90).unwrap();

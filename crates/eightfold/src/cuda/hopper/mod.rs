@@ -11,7 +11,7 @@ mod stages;
 
 use super::Arch;
 use crate::error::{Error, Result};
-pub use choose::{choose, others};
+pub use choose::{Reason, choose, others};
 pub use config::{
     Config, FILES, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
     Weights,

@@ -80,7 +80,7 @@ mod tests {
     fn only_tiles_that_are_cut_are_masked() {
         let cut = |mask, key_len| {
             let problem = Problem::new(Shape::new(1, 1, key_len, 64)).unwrap().with_mask(mask);
-            super::has_cut_tiles(&Operands::hoped(&problem).specialisation(&problem), &"fast".parse().unwrap())
+            super::has_cut_tiles(&Operands::assumed(&problem).specialisation(&problem), &"fast".parse().unwrap())
         };
         assert_eq!([256, 512, 4096].map(|len| cut(Mask::None, len)), [false; 3]);
         assert_eq!([1, 257, 511, 4097].map(|len| cut(Mask::None, len)), [true; 4]);

@@ -290,7 +290,7 @@ pub(super) fn fits_f16(problem: &Problem, operands: &Operands) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::operands::Operand;
+    use crate::operands::Operand;
     use crate::problem::Shape;
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
     fn what_a_problem_does_not_allow_is_refused_with_the_rule() {
         let problem = |len, head_dim| Problem::new(Shape::new(1, 2, len, head_dim)).unwrap();
         let check = |text: &str, problem: &Problem, change: fn(&mut Operands), arch| {
-            let mut operands = Operands::hoped(problem);
+            let mut operands = Operands::assumed(problem);
             change(&mut operands);
             text.parse::<Config>().unwrap().check_problem(problem, &operands, arch)
         };

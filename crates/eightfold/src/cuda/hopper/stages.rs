@@ -5,7 +5,7 @@ use super::config::{
 };
 use crate::error::Result;
 use crate::knobs;
-use crate::problem::{Accuracy, Mask};
+use crate::problem::{Accuracy, Mask, Problem};
 
 /// A named config of this kernel.
 pub type Stage = knobs::Stage<Config>;
@@ -79,6 +79,13 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// The stage for a problem's heads and mask.
+    pub(super) fn at_problem(&self, problem: &Problem) -> Config {
+        self.at(problem.shape().head_dim, problem.mask())
+    }
+}
+
 /// The stage of this name.
 pub fn find(name: &str) -> Result<&'static Stage> {
     knobs::find_stage(STAGES, name)
@@ -93,7 +100,7 @@ pub fn of(accuracy: Accuracy) -> &'static Stage {
 mod tests {
     use super::*;
     use crate::cuda::{Arch, Operands};
-    use crate::problem::{Problem, Shape};
+    use crate::problem::Shape;
 
     #[test]
     fn every_stage_serves_long_and_short_problems_of_every_head_dim() {
@@ -102,7 +109,7 @@ mod tests {
                 for len in [1, 512, 131_072] {
                     let problem = Problem::new(Shape::new(1, 2, len, head_dim)).unwrap();
                     let config = stage.at(head_dim, Mask::None);
-                    let outcome = config.check_problem(&problem, &Operands::hoped(&problem), Arch::Sm90a);
+                    let outcome = config.check_problem(&problem, &Operands::assumed(&problem), Arch::Sm90a);
                     outcome.unwrap_or_else(|error| panic!("{} {problem}: {error}", stage.name));
                 }
             }

@@ -14,8 +14,10 @@ use super::counts::{scale_strides, size, stride};
 use super::driver::{Buffer, Device, Function, Grid, Stream};
 use super::loaded::Loaded;
 use super::tensor::{DeviceTensor, Lines, Memory};
+use crate::cuda::hopper;
 use crate::error::{Error, Result};
-use crate::quantize::{ROWS_PER_SUM, check_largest_code};
+use crate::problem::Problem;
+use crate::quantize::{ROWS_PER_SUM, SMALL_CODES, check_largest_code};
 use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
 use argument::{Blocks, Cut, Quantize, SUM_THREADS, THREADS};
 use fused::Fused;
@@ -78,6 +80,30 @@ pub fn quantize(
     Ok(quantized)
 }
 
+/// Quantises Q, K and V for attention, each as the fastest kernel for the problem on this device reads it: Q and K with codes
+/// so small that their scores fit f16, V in the order that its tensor cores take.
+///
+/// Allocates the tensors, puts the work into the stream and returns. Values that are not finite give codes without meaning:
+/// [`Quantized::check`] tells.
+pub fn for_attention(stream: &Stream, problem: &Problem, [q, k, v]: [&DeviceValues; 3]) -> Result<[Quantized; 3]> {
+    let device = stream.device();
+    let format = problem.input_format();
+    let is_hopper = hopper::target(device.arch()?).is_ok();
+    let value_layout = if is_hopper { Layout::BhdsExchanged } else { Layout::Bhds };
+    let quantize = |values: &DeviceValues, layout, largest_code| {
+        let quantizer = DeviceQuantizer::new(device, values, format, Granularity::Head, layout)?;
+        let quantizer = quantizer.with_largest_code(largest_code)?;
+        let mut quantized = quantizer.allocate()?;
+        quantizer.launch(stream, values, &mut quantized)?;
+        Ok::<_, Error>(quantized)
+    };
+    Ok([
+        quantize(q, Layout::Bhsd, SMALL_CODES)?,
+        quantize(k, Layout::Bhsd, SMALL_CODES)?,
+        quantize(v, value_layout, format.max())?,
+    ])
+}
+
 impl DeviceQuantizer {
     /// Compiles (or takes from the cache) and loads the kernels for values like these.
     pub fn new(
@@ -113,7 +139,7 @@ impl DeviceQuantizer {
         let dims = values.dims();
         let kind = Kind { head_dim: dims.head_dim, values: values.format(), format, layout, centered };
         let cut = Cut::new(dims, values.format(), granularity, layout)?;
-        let may_fuse = !centered && device.arch().has_clusters();
+        let may_fuse = !centered && device.arch()?.has_clusters();
         let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout)).flatten();
         let fused = fused.map(|fused| Way::fused(device, kind, fused)).transpose()?.flatten();
         Ok(DeviceQuantizer {
@@ -256,7 +282,7 @@ impl DeviceQuantizer {
 impl Way {
     /// None where the device cannot hold such a cluster, of which it is asked before anything is launched.
     fn fused(device: &Device, kind: Kind, fused: Fused) -> Result<Option<Way>> {
-        let kernel = Loaded::get(device, &kind.fused_program(fused), device.arch())?;
+        let kernel = Loaded::get(device, &kind.fused_program(fused), device.arch()?)?;
         let function = kernel.function();
         let clusters = function.allow_large_clusters().and_then(|()| function.clusters_at_a_time(fused.grid()));
         let holds = clusters.is_ok_and(|clusters| clusters > 0);
@@ -264,7 +290,7 @@ impl Way {
     }
 
     fn steps(device: &Device, kind: Kind, cut: Cut) -> Result<Way> {
-        let codes = Loaded::get(device, &kind.program(cut.rows), device.arch())?;
+        let codes = Loaded::get(device, &kind.program(cut.rows), device.arch()?)?;
         let centring = || {
             let [sums, means] = ["quantize_sums", "quantize_means"].map(|name| codes.other_function(name));
             Ok::<_, Error>(Centring { sums: sums?, means: means? })

@@ -110,10 +110,10 @@ pub fn dump(
     }
     let operands = Operands::of(q, k, v);
     operands.check(problem)?;
-    AnyConfig::from(*config).check_problem(problem, &operands, device.arch())?;
+    AnyConfig::from(*config).check_problem(problem, &operands, device.arch()?)?;
     let kind = Specialisation { dump: true, ..operands.specialisation(problem) };
     let (loaded, blocks_per_multiprocessor) =
-        Loaded::get_fitting(device, &kind.program(*config), device.arch(), config.threads(), || {
+        Loaded::get_fitting(device, &kind.program(*config), device.arch()?, config.threads(), || {
             format!("ladder:{config}")
         })?;
     let fitted = Fitted { device: device.clone(), loaded, blocks_per_multiprocessor };

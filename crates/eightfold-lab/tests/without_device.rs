@@ -1,7 +1,8 @@
 //! What is said on a machine without a device.
 
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Fp8Tensor, Output, Plan, Problem, Shape, quantize};
+use eightfold::{Error, Fp8Tensor, Output, Problem, Shape, Variant, quantize};
+use eightfold_lab::choice::{self, Choice};
 
 fn tensor(problem: &Problem) -> Fp8Tensor<'static> {
     let dims = problem.shape().query_dims();
@@ -13,12 +14,12 @@ fn tensor(problem: &Problem) -> Fp8Tensor<'static> {
 fn without_a_device_a_plan_runs_on_the_cpu_and_says_why() {
     let Err(missing) = Device::default() else { return };
     let problem = Problem::new(Shape::new(1, 2, 40, 64)).unwrap();
-    let plan = Plan::new(&problem).unwrap();
-    assert_eq!(plan.variant().kernel(), "cpu");
-    let on_device = plan.considered().iter().find(|considered| considered.variant.kernel() == "hopper").unwrap();
+    let chosen = choice::choose(&problem).unwrap();
+    assert_eq!(chosen.variant.kernel(), "cpu");
+    let on_device = chosen.considered.iter().find(|considered| considered.variant.kernel() == "hopper").unwrap();
     assert!(!on_device.chosen);
     assert_eq!(on_device.reason, missing.to_string());
-    assert!(plan.explain().contains(&missing.to_string()));
+    assert!(chosen.explain().contains(&missing.to_string()));
 }
 
 #[test]
@@ -26,10 +27,11 @@ fn without_a_device_a_named_variant_can_be_explained_but_not_run() {
     let Err(missing) = Device::default() else { return };
     let problem = Problem::new(Shape::new(1, 2, 40, 64)).unwrap();
     for variant in ["ladder:mma-pv", "hopper:fast"] {
-        let plan = Plan::with_variant(&problem, variant.parse().unwrap()).unwrap();
-        assert!(plan.explain().contains("asked for by name"));
+        let variant: Variant = variant.parse().unwrap();
+        assert!(Choice::named(&problem, variant).unwrap().explain().contains("asked for by name"));
         let tensor = tensor(&problem);
-        let error = plan.run(&tensor, &tensor, &tensor, &mut Output::zeros(&problem)).unwrap_err();
+        let error =
+            choice::run(&variant, &problem, &tensor, &tensor, &tensor, &mut Output::zeros(&problem)).unwrap_err();
         assert!(matches!(error, Error::Unavailable { .. }));
         assert_eq!(error, missing);
     }
@@ -39,8 +41,8 @@ fn without_a_device_a_named_variant_can_be_explained_but_not_run() {
 fn a_head_that_no_kernel_is_written_for_is_refused_by_name() {
     let problem = Problem::new(Shape::new(1, 2, 40, 72)).unwrap();
     for variant in ["ladder:mma-pv", "hopper:fast"] {
-        let error = Plan::with_variant(&problem, variant.parse().unwrap()).unwrap_err().to_string();
+        let error = Choice::named(&problem, variant.parse().unwrap()).unwrap_err().to_string();
         assert!(error.starts_with("head_dim: 72 is not one of"), "{error}");
     }
-    assert_eq!(Plan::new(&problem).unwrap().variant().kernel(), "cpu");
+    assert_eq!(choice::choose(&problem).unwrap().variant.kernel(), "cpu");
 }

@@ -1,13 +1,10 @@
-//! Choices that a search installed: which variant runs a problem on a device, in place of what the plan would pick.
+//! Choices that a search installed: which variant runs a problem on a device, in place of what the library would pick.
 //!
 //! They live in one text file of the user, a line each: device, problem and variant, and where the choice comes from,
 //! separated by tabs. `EIGHTFOLD_PLANS` names another file, or is `off`. The file is read once per process. A line that
 //! this version does not understand, such as one with a knob that is gone, counts for nothing.
 
-use crate::cpu;
-use crate::error::{Error, Result};
-use crate::problem::Problem;
-use crate::variant::Variant;
+use eightfold::{Error, Problem, Result, Variant, cpu};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,7 +28,7 @@ pub struct Installed {
 
 impl Installed {
     /// Why it runs, for a person.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         format!("installed for this problem on this device: {} ({VARIABLE}=off ignores it)", self.note)
     }
 }
@@ -61,9 +58,6 @@ fn path(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     };
     platform.map(|folder| folder.join("eightfold").join("plans.tsv"))
 }
-
-/// Looks up what was installed on a device for a problem and a kernel.
-pub(crate) type Find<'a> = &'a dyn Fn(&str, &Problem, &str) -> Option<&'static Installed>;
 
 /// What was installed on a device for a problem and a kernel, as of the first time that anyone asked.
 pub fn find(device: &str, problem: &Problem, kernel: &str) -> Option<&'static Installed> {

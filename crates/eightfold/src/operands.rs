@@ -1,7 +1,7 @@
 //! What of Q, K and V decides whether a kernel can take them.
 
-use super::specialisation::Specialisation;
-use super::tensor::DeviceTensor;
+use crate::cuda::Specialisation;
+use crate::cuda::tensor::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::quantize::SMALL_CODES;
@@ -62,8 +62,9 @@ impl Operands {
         Operands { q, k, v }
     }
 
-    /// What a problem may hope for while its tensors are not known: in rows, a scale per head, small codes of Q and K.
-    pub fn hoped(problem: &Problem) -> Self {
+    /// What tensors are taken to be while they are not known: in rows, a scale per head, small codes of Q and K, as this
+    /// library quantises for a device.
+    pub fn assumed(problem: &Problem) -> Self {
         let format = problem.input_format();
         let operand = |dims, largest_code| Operand {
             dims,
@@ -82,7 +83,7 @@ impl Operands {
     }
 
     /// Whether they are those of the problem, whatever the kernel.
-    pub(super) fn check(&self, problem: &Problem) -> Result<()> {
+    pub(crate) fn check(&self, problem: &Problem) -> Result<()> {
         let shape = problem.shape();
         let expected =
             [("q", self.q, shape.query_dims()), ("k", self.k, shape.key_dims()), ("v", self.v, shape.key_dims())];
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn tensors_of_another_kind_are_refused_by_name() {
         let problem = Problem::new(Shape { query_len: 33, ..Shape::new(1, 2, 70, 64) }).unwrap();
-        let Operands { q, k, v } = Operands::hoped(&problem);
+        let Operands { q, k, v } = Operands::assumed(&problem);
         let refused = |q, k, v| Operands { q, k, v }.check(&problem).unwrap_err().to_string();
         assert_eq!(Operands { q, k, v }.check(&problem), Ok(()));
         assert!(refused(k, k, v).starts_with("q: has dims [1, 2, 70, 64], but"));
