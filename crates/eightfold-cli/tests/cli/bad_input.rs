@@ -85,6 +85,7 @@ fn sizes_that_make_no_problem() {
             "explain --shape 1,8,32,64,",
             "explain --shape 99999999999,99999999999,99999999999,64",
             "explain --threads 0",
+            "explain --threads 100000",
             "explain --threads many",
             "bench --iterations 0 --shape small",
             "run --seeds one",

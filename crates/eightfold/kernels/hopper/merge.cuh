@@ -45,6 +45,7 @@ __device__ inline bool is_last_part(const Attention& problem, const Work& work, 
 // One row of all parts, by a warp whose lanes lie side by side along the channels.
 struct MergedRow {
     static constexpr int CHANNELS = HEAD_DIM / 32;
+    static_assert(CHANNELS == 2 || CHANNELS == 4, "a lane loads two or four channels at a time");
     static constexpr long long NEXT_PART = static_cast<long long>(TILE_QUERIES) * PARTIAL_ROW;
 
     const float* parts;

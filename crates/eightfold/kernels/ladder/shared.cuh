@@ -10,6 +10,8 @@ struct Tile {
     static constexpr int STRIDE = 16 * (CHUNKS + (BANKS == BANKS_PADDED));
     static constexpr int BYTES = ROWS * STRIDE;
     static constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;  // of the 128 bytes that all banks hold
+    static_assert(BANKS != BANKS_SWIZZLED || (CHUNKS & (CHUNKS - 1)) == 0,
+                  "chunks change places within a power of two of them");
 
     __device__ static unsigned address(unsigned base, int row, int chunk) {
         if (BANKS == BANKS_SWIZZLED) chunk ^= row / ROWS_PER_LINE % (CHUNKS < 8 ? CHUNKS : 8);

@@ -172,6 +172,7 @@ pub(super) unsafe fn scores<A: Arithmetic, const ROWS: usize, const PANELS: usiz
     stride: usize,
 ) {
     const { assert!(PANELS == 1 || PANELS == 2, "what is left of the panels must be one") };
+    assert!(visible.is_sorted(), "a row sees no less than the one before");
     let rows = visible.len();
     let panels = visible.last().map_or(0, |keys| keys.div_ceil(LANES));
     assert!(queries.len() >= rows * depth, "queries hold {} words, {rows} rows of {depth} are needed", queries.len());
@@ -264,6 +265,7 @@ pub(super) unsafe fn values<A: Arithmetic, const ROWS: usize, const CHUNKS: usiz
     output: &mut [f32],
 ) {
     const { assert!(CHUNKS == 1 || CHUNKS == 2, "what is left of the chunks must be one") };
+    assert!(visible.is_sorted(), "a row sees no less than the one before");
     let rows = visible.len();
     let width = units.len();
     let chunks = width / LANES;

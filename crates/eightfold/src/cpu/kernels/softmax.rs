@@ -107,6 +107,7 @@ fn group_panels(visible: &[usize], row: usize, rows_per_group: usize) -> usize {
 /// As for [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn float<L: Lanes, const ROWS: usize>(tile: &mut FloatTile) {
+    assert!(tile.visible.is_sorted(), "a row sees no less than the one before");
     let rows = tile.visible.len();
     let widest = tile.visible.last().map_or(0, |keys| keys.div_ceil(LANES)) * LANES;
     assert!(tile.stride >= widest && tile.scores.len() >= rows * tile.stride, "the scores are too few");
@@ -268,6 +269,7 @@ pub(super) unsafe fn refine<L: Lanes, const ROWS: usize>(tile: &mut IntTile) {
 
 /// Every row of the tile has its scores, weights, scales and factors.
 fn check(tile: &IntTile) {
+    assert!(tile.visible.is_sorted(), "a row sees no less than the one before");
     let rows = tile.visible.len();
     let widest = tile.visible.last().map_or(0, |keys| keys.div_ceil(LANES)) * LANES;
     assert!(tile.stride >= widest && tile.stride.is_multiple_of(LANES), "the stride is too small");

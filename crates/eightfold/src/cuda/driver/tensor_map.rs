@@ -43,7 +43,11 @@ impl TensorMap {
         let part = walk.part.map(|size| size as u32);
         let swizzle = match walk.part[0] {
             64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
-            _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            128 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            other => {
+                let reason = format!("no pattern against bank conflicts is for lines of {other} bytes");
+                return Err(Error::invalid(name, reason, "use lines of 64 or 128 bytes"));
+            }
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
         context.call("cuTensorMapEncodeTiled", || {
