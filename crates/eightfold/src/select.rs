@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use crate::cuda::{self, Arch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::Operands;
 use crate::output::Output;
 use crate::problem::Problem;
@@ -88,21 +88,6 @@ pub fn attention_with(
     config.check()?;
     config.check_machine()?;
     cpu::run(config, problem, q, k, v, output).map(|report| report.of(Variant::Cpu(*config)))
-}
-
-/// The error of a variant that is not for the CPU.
-impl Variant {
-    /// Its knobs, if it runs on the CPU.
-    pub fn on_cpu(&self) -> Result<cpu::Config> {
-        match self {
-            Variant::Cpu(config) => Ok(*config),
-            other => Err(Error::invalid(
-                "variant",
-                format!("the {} kernel is for tensors in device memory", other.kernel()),
-                "use cuda::attention, or a variant of the cpu kernel",
-            )),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,18 @@ impl Variant {
         }
     }
 
+    /// Its knobs, if it runs on the CPU.
+    pub fn on_cpu(&self) -> Result<cpu::Config> {
+        match self {
+            Variant::Cpu(config) => Ok(*config),
+            other => Err(Error::invalid(
+                "variant",
+                format!("the {} kernel is for tensors in device memory", other.kernel()),
+                "use cuda::attention, or a variant of the cpu kernel",
+            )),
+        }
+    }
+
     /// Its knobs, if it runs on a CUDA device.
     pub fn on_device(&self) -> Option<cuda::Config> {
         match *self {

@@ -44,10 +44,12 @@ pub(crate) fn select(problem: &Problem, operands: &Operands, arch: Arch, multipr
 pub(crate) fn consider(problem: &Problem, operands: &Operands, arch: Arch, multiprocessors: usize) -> Vec<Considered> {
     let mut considered: Vec<Considered> = Vec::new();
     for (config, why) in candidates(problem, operands, arch, multiprocessors) {
-        if considered.iter().any(|one| one.variant == config.into()) {
+        let chosen = considered.iter().any(|one| one.chosen);
+        // What is for odd tensors is told where the tensors are odd.
+        let is_best_of_its_family = matches!(why, Why::Hopper(_) | Why::Ladder(_));
+        if considered.iter().any(|one| one.variant == config.into()) || (chosen && !is_best_of_its_family) {
             continue;
         }
-        let chosen = considered.iter().any(|one| one.chosen);
         let (chosen, reason) = match config.check_problem(problem, operands, arch) {
             Ok(()) if chosen => (false, format!("if nothing before it could run: {why}")),
             Ok(()) => (true, why.to_string()),

@@ -34,7 +34,7 @@ impl Config {
         ];
         for (name, value) in numbers {
             let listed = KNOBS.iter().find(|knob| knob.name == name).map_or(&[][..], |knob| knob.values);
-            if !listed.contains(&value.to_string().as_str()) {
+            if !listed.iter().any(|text| text.parse() == Ok(value)) {
                 let reason = format!("{value} is not one of {}", listed.join(", "));
                 return Err(Error::invalid(name, reason, "choose one of them"));
             }
