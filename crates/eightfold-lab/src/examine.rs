@@ -25,13 +25,13 @@ pub struct Candidate {
     /// The kernel and its knobs.
     pub variant: Variant,
     /// The accuracy that it is to keep, where it was picked for one; else it is held to its own.
-    pub word: Option<Accuracy>,
+    pub accuracy: Option<Accuracy>,
 }
 
 impl Candidate {
     /// A variant that is held to its own accuracy.
     pub fn new(name: impl Into<String>, variant: Variant) -> Self {
-        Candidate { name: name.into(), variant, word: None }
+        Candidate { name: name.into(), variant, accuracy: None }
     }
 
     /// What the plan picks for a problem, under its kernel's name, held to the accuracy that the problem asks for.
@@ -41,8 +41,8 @@ impl Candidate {
     }
 
     /// The same held to this accuracy, if its kernel has a choice.
-    pub fn held_to(self, word: Accuracy) -> Self {
-        Candidate { word: self.variant.accuracy().map(|_| word), ..self }
+    pub fn held_to(self, accuracy: Accuracy) -> Self {
+        Candidate { accuracy: self.variant.accuracy().map(|_| accuracy), ..self }
     }
 
     /// Whether it runs on a GPU.
@@ -51,8 +51,8 @@ impl Candidate {
     }
 
     fn tolerance<'a>(&self, thresholds: &'a Thresholds) -> &'a Tolerance {
-        match self.word {
-            Some(word) => thresholds.tolerance_of(word),
+        match self.accuracy {
+            Some(accuracy) => thresholds.tolerance_of(accuracy),
             None => thresholds.tolerance(&self.variant),
         }
     }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_picked_for_a_word_is_held_to_it() {
+    fn what_was_picked_for_an_accuracy_is_held_to_it() {
         let thresholds = Thresholds::embedded();
         let gaussian =
             |candidate: Candidate| candidate.tolerance(&thresholds).relative_l2(Some(Family::Gaussian), 65536);

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::knobs::knob_values;
 use crate::tensor::{Dims, Fp8Format, Layout};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 /// The sizes of an attention problem.
@@ -112,17 +113,16 @@ knob_values! {
 knob_values! {
     /// How exact the result must be. Kernels whose every variant is `precise` do not ask.
     ///
-    /// The error is that of the kernel alone, relative to attention in float64 on the same FP8 tensors, for values of
-    /// N(0, 1).
+    /// The error is that of the kernel alone, relative to attention in float64 on the same FP8 tensors, in the mean over inputs
+    /// of N(0, 1). It depends on the keys that a query sees, and on no other sequence or head.
     #[derive(Default)]
     Accuracy("accuracy") {
-        /// Within 31e-3: every exponential is linear between powers of two; where keys are many or heads few, fewer are.
+        /// Within 31e-3: every exponential is linear between powers of two; where keys are many, fewer are.
         #[default]
         Fast = "fast",
         /// Within 28.5e-3: three of eight are, or fewer.
         Balanced = "balanced",
-        /// Within 26e-3: exact exponentials, rounded to FP8; where keys are many or heads few, one in eight to two FP8
-        /// numbers.
+        /// Within 26e-3: exact exponentials, rounded to FP8; where keys are many, one in eight to two FP8 numbers.
         ExactExp = "exact-exp",
         /// Within 3e-3.
         Precise = "precise",
@@ -130,7 +130,7 @@ knob_values! {
 }
 
 impl Accuracy {
-    /// How far a kernel may be from float64 attention on values of N(0, 1): the relative L2 norm of its error.
+    /// How far a kernel is from float64 attention on values of N(0, 1), in the mean: the relative L2 norm of its error.
     pub fn within(self) -> f64 {
         match self {
             Accuracy::Fast => 31e-3,
@@ -164,6 +164,7 @@ pub struct Problem {
     output_layout: Layout,
     lse: bool,
     accuracy: Accuracy,
+    batch_invariant: bool,
 }
 
 /// The widest head that any kernel serves.
@@ -217,6 +218,7 @@ impl Problem {
             output_layout: Layout::Bhsd,
             lse: false,
             accuracy: Accuracy::default(),
+            batch_invariant: false,
         })
     }
 
@@ -274,6 +276,12 @@ impl Problem {
         Problem { accuracy, ..self }
     }
 
+    /// The same problem with every sequence's result the same, bit for bit, in every batch. Kernels, and how they split keys,
+    /// are then chosen as for one sequence alone, which is slower where other sequences would have filled the device.
+    pub fn batch_invariant(self) -> Self {
+        Problem { batch_invariant: true, ..self }
+    }
+
     /// The sizes.
     pub fn shape(&self) -> Shape {
         self.shape
@@ -314,13 +322,45 @@ impl Problem {
         self.accuracy
     }
 
-    /// How many keys, counted from the first, query `query` sees.
-    pub fn visible_keys(&self, query: usize) -> usize {
+    /// Whether a sequence's result is the same, bit for bit, in every batch.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.batch_invariant
+    }
+
+    /// The problem by which kernels and their splits are chosen: one sequence of it where results must not depend on the
+    /// others.
+    pub(crate) fn deciding(&self) -> Problem {
+        let batch = if self.batch_invariant { 1 } else { self.shape.batch };
+        Problem { shape: Shape { batch, ..self.shape }, ..*self }
+    }
+
+    /// The keys that query `query` sees. Later queries see neither earlier first keys nor earlier last ones.
+    pub fn visible(&self, query: usize) -> Range<usize> {
         let Shape { query_len, key_len, .. } = self.shape;
         match self.mask {
-            Mask::None => key_len,
-            Mask::Causal => (query + 1 + key_len).saturating_sub(query_len).min(key_len),
+            Mask::None => 0..key_len,
+            Mask::Causal => 0..(query + 1 + key_len).saturating_sub(query_len).min(key_len),
         }
+    }
+
+    /// The keys that some of these queries see, of which there is at least one.
+    pub(crate) fn visible_to(&self, queries: &Range<usize>) -> Range<usize> {
+        self.visible(queries.start).start..self.visible(queries.end - 1).end
+    }
+
+    /// The tiles of so many keys of which some of these queries see something.
+    pub(crate) fn visible_tiles(&self, queries: &Range<usize>, tile_keys: usize) -> Range<usize> {
+        let keys = self.visible_to(queries);
+        keys.start / tile_keys..keys.end.div_ceil(tile_keys)
+    }
+
+    /// How many tiles of so many queries and so many keys have a pair that is visible, over all heads.
+    pub(crate) fn tiles(&self, tile_queries: usize, tile_keys: usize) -> usize {
+        let Shape { batch, query_heads, query_len, .. } = self.shape;
+        let firsts = (0..query_len).step_by(tile_queries);
+        let seen =
+            firsts.map(|first| self.visible_tiles(&(first..query_len.min(first + tile_queries)), tile_keys).len());
+        seen.sum::<usize>() * batch * query_heads
     }
 
     /// The FLOP of QKᵀ and PV: multiply-adds count double, masked pairs count not at all.
@@ -489,7 +529,7 @@ mod tests {
         let seen = |query_len, key_len| -> Vec<usize> {
             let shape = Shape { query_len, key_len, ..SHAPE };
             let problem = Problem::new(shape).unwrap().causal();
-            (0..query_len).map(|query| problem.visible_keys(query)).collect()
+            (0..query_len).map(|query| problem.visible(query).len()).collect()
         };
         assert_eq!(seen(4, 4), [1, 2, 3, 4]);
         assert_eq!(seen(3, 5), [3, 4, 5]);
@@ -497,7 +537,7 @@ mod tests {
         assert_eq!(seen(1, 9), [9]);
         assert_eq!(seen(3, 1), [0, 0, 1]);
         let unmasked = Problem::new(SHAPE).unwrap();
-        assert!((0..5).all(|query| unmasked.visible_keys(query) == 7));
+        assert!((0..5).all(|query| unmasked.visible(query) == (0..7)));
     }
 
     #[test]
@@ -535,7 +575,7 @@ mod tests {
                 let allowed = (0..shape.key_len)
                     .filter(|key| key + shape.query_len <= query + shape.key_len)
                     .count();
-                prop_assert_eq!(problem.visible_keys(query), allowed);
+                prop_assert_eq!(problem.visible(query), 0..allowed);
                 pairs += allowed;
             }
             let lines = shape.batch * shape.query_heads * shape.head_dim;

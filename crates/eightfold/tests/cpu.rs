@@ -306,3 +306,40 @@ fn results_do_not_depend_on_the_threads() {
         }
     }
 }
+
+/// A sequence alone and the same one in a batch: the same bits, where they must be. Else a lone sequence has its keys split.
+#[test]
+fn a_batch_changes_no_bit_where_it_must_not() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+    // Of so many sequences, from the first of them on.
+    let run = |problem: Problem, batch: usize, first: usize| {
+        let shape = problem.shape();
+        let kinds = [(shape.query_dims(), 1), (shape.key_dims(), 2), (shape.key_dims(), 3)];
+        let [q, k, v] = kinds.map(|(dims, kind)| {
+            let of_sequence = |index| gaussian(dims.count() / batch, 10 * index as u64 + kind);
+            let values: Vec<f32> = (first..first + batch).flat_map(of_sequence).collect();
+            eightfold::quantize(&values, dims).unwrap()
+        });
+        pool.install(|| eightfold::attention(&problem, &q, &k, &v)).unwrap()
+    };
+    let mut differing = 0;
+    for shape in ["1,2,300,64", "1,1,1,1,5000,64", "1,4,2,3,700,40", "1,8,33,128"] {
+        let shape: Shape = shape.parse().unwrap();
+        for mask in [Mask::None, Mask::Causal] {
+            let of = |batch| Problem::new(Shape { batch, ..shape }).unwrap().with_mask(mask).with_lse(true);
+            let together = run(of(7).batch_invariant(), 7, 0);
+            let values = together.values.to_f32();
+            for index in [0, 3, 6] {
+                let alone = run(of(1).batch_invariant(), 1, index);
+                let (of_one, lse) = (alone.values.to_f32(), alone.lse.unwrap());
+                assert_eq!(of_one, values[index * of_one.len()..][..of_one.len()], "{shape}, sequence {index}");
+                let all = together.lse.as_ref().unwrap();
+                assert_eq!(lse, all[index * lse.len()..][..lse.len()], "{shape}, sequence {index}");
+            }
+            let free = run(of(7), 7, 0).values.to_f32();
+            let alone = run(of(1), 1, 0).values.to_f32();
+            differing += usize::from(alone != free[..alone.len()]);
+        }
+    }
+    assert!(differing > 0, "the batch never counts, so nothing was tested");
+}

@@ -58,7 +58,7 @@ impl AccuracyArguments {
     /// The problem with the accuracy that was asked for.
     pub fn apply(&self, problem: Problem) -> Result<Problem> {
         Ok(match &self.accuracy {
-            Some(word) => problem.with_accuracy(word.parse()?),
+            Some(accuracy) => problem.with_accuracy(accuracy.parse()?),
             None => problem,
         })
     }
@@ -104,11 +104,11 @@ impl VariantArguments {
             return Ok(vec![Candidate::planned(problem)?]);
         }
         let mut candidates: Vec<Candidate> = Vec::new();
-        for word in &self.accuracy {
-            let planned = Candidate::planned(&problem.with_accuracy(word.parse()?))?;
-            // A kernel that has no choice is the same for every word.
-            if planned.word.is_some() || candidates.iter().all(|other| other.variant != planned.variant) {
-                candidates.push(Candidate { name: format!("{} {word}", planned.name), ..planned });
+        for accuracy in &self.accuracy {
+            let planned = Candidate::planned(&problem.with_accuracy(accuracy.parse()?))?;
+            // A kernel that has no choice is the same for every accuracy.
+            if planned.accuracy.is_some() || candidates.iter().all(|other| other.variant != planned.variant) {
+                candidates.push(Candidate { name: format!("{} {accuracy}", planned.name), ..planned });
             }
         }
         Ok(candidates)

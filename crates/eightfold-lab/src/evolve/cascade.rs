@@ -74,7 +74,7 @@ pub fn shipped(kernel: &str, problem: &Problem) -> Result<Variant> {
     choice::check(problem, &variant).map(|()| variant)
 }
 
-/// Whether a variant may stand for the baseline: it can run the problem here, and is exact in the same word. Each word has
+/// Whether a variant may stand for the baseline: it can run the problem here, and is exact in the same mode. Each mode has
 /// tolerances of its own, so what is faster by being less exact would pass for better.
 pub fn suits(problem: &Problem, baseline: &Variant, variant: &Variant) -> Result<()> {
     if let (Some(asked), Some(found)) = (baseline.accuracy(), variant.accuracy())
@@ -168,7 +168,7 @@ impl<'a> Bench<'a> {
         let restricted = |error: Error| Fate::Restricted { reason: error.to_string() };
         let variant: Variant = request.variant.parse().map_err(restricted)?;
         suits(&self.problem, &self.baseline.variant, &variant).map_err(restricted)?;
-        let candidate = Candidate { word: self.baseline.word, ..Candidate::new(&request.variant, variant) };
+        let candidate = Candidate { accuracy: self.baseline.accuracy, ..Candidate::new(&request.variant, variant) };
         let _replaced = match &request.source {
             Some(text) => Some(Replaced::new(&variant, text).map_err(restricted)?),
             None => None,

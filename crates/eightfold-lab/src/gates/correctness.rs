@@ -252,7 +252,7 @@ fn checks_of(case: &Case, runs: &[Run; 2], outputs: &[Seen; 2], errors: &[Errors
         none(checks::UNWRITTEN, [0, unwritten(case, &outputs[1])]),
         none(checks::NON_FINITE, in_both(non_finite)),
     ];
-    if case.problem.visible_keys(0) == 0 {
+    if case.problem.visible(0).is_empty() {
         found.push(none(checks::EMPTY_ROWS, in_both(empty_rows_not_zero)));
     }
     found.extend([

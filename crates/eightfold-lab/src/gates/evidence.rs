@@ -68,7 +68,7 @@ pub(super) fn unwritten(case: &Case, output: &Seen) -> usize {
 pub(super) fn non_finite(case: &Case, output: &Seen) -> usize {
     let query_len = case.problem.shape().query_len;
     let lse = output.lse().iter().enumerate().filter(|(row, lse)| {
-        let sees_no_key = case.problem.visible_keys(row % query_len) == 0;
+        let sees_no_key = case.problem.visible(row % query_len).is_empty();
         let right = lse.is_finite() || (sees_no_key && **lse == f32::NEG_INFINITY);
         !right
     });
@@ -80,7 +80,7 @@ pub(super) fn empty_rows_not_zero(case: &Case, output: &Seen) -> usize {
     let Shape { query_len, head_dim, .. } = case.problem.shape();
     let values = &output.values;
     let rows = values.len() / head_dim;
-    let empty = (0..rows).filter(|row| case.problem.visible_keys(row % query_len) == 0);
+    let empty = (0..rows).filter(|row| case.problem.visible(row % query_len).is_empty());
     empty
         .map(|row| {
             let offset = row_offset(case, row);

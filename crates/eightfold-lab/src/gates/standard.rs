@@ -146,7 +146,7 @@ mod tests {
         let problems = odd_problems().unwrap();
         let some = |rule: fn(&Problem) -> bool| assert!(problems.iter().any(rule));
         some(|problem| problem.shape().group() > 1);
-        some(|problem| problem.visible_keys(0) == 0);
+        some(|problem| problem.visible(0).is_empty());
         some(|problem| problem.shape().query_len == 1);
         some(|problem| problem.mask() == Mask::Causal && problem.shape().query_len < problem.shape().key_len);
         some(|problem| problem.output_layout() == Layout::Bshd && problem.output_format() == OutputFormat::Bf16);

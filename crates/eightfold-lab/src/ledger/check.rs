@@ -153,8 +153,8 @@ fn check_optimisation(entry: &OptimisationEntry, kernel: Kernel, twice: bool) ->
         return Err(("is the same without and with it".into(), "set a knob differently"));
     }
     if without.accuracy() != with.accuracy() {
-        let words = [without, with].map(|one| one.accuracy().map_or("none".into(), |word| word.to_string()));
-        let rule = format!("changes the accuracy, from {} to {}", words[0], words[1]);
+        let modes = [without, with].map(|one| one.accuracy().map_or("none".into(), |accuracy| accuracy.to_string()));
+        let rule = format!("changes the accuracy, from {} to {}", modes[0], modes[1]);
         return Err((rule, "compare what computes the same: stages show the rest"));
     }
     if entry.lesson.as_ref().is_some_and(|lesson| lesson.trim().is_empty()) {

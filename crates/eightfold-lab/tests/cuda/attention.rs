@@ -4,10 +4,10 @@ use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors,
 use eightfold::cuda::ladder::{self, Config, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Kernel, Operands, Workspace, attention, hopper};
-use eightfold::quantize::Quantizer;
+use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
-    Accuracy, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Problem, Shape, Variant, reference,
+    Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Problem, Shape, Variant, reference,
 };
 use eightfold_lab::choice;
 
@@ -236,4 +236,37 @@ fn a_dump_shows_the_tiles_of_one_unit() {
         assert!(tile.row_sums.iter().all(|sum| *sum > 0.0));
     }
     assert!(dump(99).unwrap_err().to_string().starts_with("unit: 99"));
+}
+
+/// A sequence alone and the same one in a batch: the same bits, also where one sequence alone has its keys split.
+#[test]
+fn a_batch_changes_no_bit_where_it_must_not() {
+    let Some((device, stream)) = device() else { return };
+    let small = Quantizer::new(Fp8Format::E4m3).with_largest_code(SMALL_CODES);
+    for shape in some(&["1,4,4,1,3000,64", "1,2,150,64", "1,2,2,70,1100,128"], 2) {
+        let shape: Shape = shape.parse().unwrap();
+        // Of so many sequences, from the first of them on.
+        let run = |batch: usize, first: usize| {
+            let problem = Problem::new(Shape { batch, ..shape }).unwrap().causal().batch_invariant();
+            let kinds = [(shape.query_dims(), 1), (shape.key_dims(), 2), (shape.key_dims(), 3)];
+            let [q, k, v] = kinds.map(|(dims, kind)| {
+                let of_sequence = |index| gaussian(dims.count(), 10 * index as u64 + kind);
+                let values: Vec<f32> = (first..first + batch).flat_map(of_sequence).collect();
+                let tensor = small.quantize(&values, Dims { batch, ..dims }, Layout::Bhsd).unwrap();
+                DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap()
+            });
+            let mut output = DeviceOutput::new(&device, &problem).unwrap();
+            output.poison(&stream).unwrap();
+            let report = attention(&stream, &problem, &q, &k, &v, &mut output).unwrap();
+            let mut host = Output::zeros(&problem);
+            output.download(&stream, &mut host).unwrap();
+            (host.values.to_f32(), report.variant)
+        };
+        let (together, variant) = run(7, 0);
+        for index in [0, 5] {
+            let (alone, of_one) = run(1, index);
+            assert_eq!(of_one, variant, "{shape}");
+            assert_eq!(alone, together[index * alone.len()..][..alone.len()], "{shape}, sequence {index}");
+        }
+    }
 }

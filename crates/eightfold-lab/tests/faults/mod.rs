@@ -172,7 +172,7 @@ impl Subject for Faulty {
             }
             Kind::LastKeysIgnored => {
                 let visible_keys =
-                    |problem: &Problem, query| problem.visible_keys(query).min(problem.shape().key_len - TILE);
+                    |problem: &Problem, query| problem.visible(query).end.min(problem.shape().key_len - TILE);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::ValuesOffByHalfAStep => {
@@ -224,11 +224,11 @@ impl Subject for Faulty {
             }
             Kind::CausalSeesOneTooMany => {
                 let visible_keys =
-                    |problem: &Problem, query| (problem.visible_keys(query) + 1).min(problem.shape().key_len);
+                    |problem: &Problem, query| (problem.visible(query).end + 1).min(problem.shape().key_len);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalSeesOneTooFew => {
-                let visible_keys = |problem: &Problem, query| problem.visible_keys(query).saturating_sub(1);
+                let visible_keys = |problem: &Problem, query| problem.visible(query).end.saturating_sub(1);
                 plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalAlignedTopLeft => {
@@ -282,7 +282,7 @@ impl Faulty {
     fn spoil(&self, problem: &Problem, [q, k, _]: [&Fp8Tensor; 3], output: &mut Output) {
         let Shape { query_len, head_dim, .. } = problem.shape();
         let rows = output.values.len() / head_dim;
-        let empty = |row: &usize| problem.visible_keys(row % query_len) == 0;
+        let empty = |row: &usize| problem.visible(row % query_len).is_empty();
         let values = output.values.to_f32();
         match self.kind {
             Kind::LseInLog2 => output.lse.iter_mut().flatten().for_each(|lse| *lse *= std::f32::consts::LOG2_E),

@@ -20,7 +20,7 @@ pub struct Plain {
 impl Default for Plain {
     fn default() -> Self {
         Plain {
-            visible_keys: Problem::visible_keys,
+            visible_keys: |problem, query| problem.visible(query).end,
             kv_head: |shape, head| head / shape.group(),
             accumulator: |sum| sum,
             score: |score| score,

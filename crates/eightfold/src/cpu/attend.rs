@@ -143,8 +143,11 @@ pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> 
     };
 
     pass.begin();
-    let visible_keys = job.problem.visible_keys(block.queries.end - 1).min(block.keys.end);
-    for start in (block.keys.start..visible_keys).step_by(job.config.tile_keys) {
+    let visible = job.problem.visible_to(&block.queries);
+    // Tiles start where they do for every block of these keys, whatever its queries see.
+    let unseen_tiles = visible.start.saturating_sub(block.keys.start) / job.config.tile_keys;
+    let first = block.keys.start + unseen_tiles * job.config.tile_keys;
+    for start in (first..visible.end.min(block.keys.end)).step_by(job.config.tile_keys) {
         let keys = start..block.keys.end.min(start + job.config.tile_keys);
         let in_int = job.config.numbers == Numbers::Int16 && pass.pack_int(&keys);
         if !in_int {
@@ -346,7 +349,9 @@ impl Pass<'_, '_> {
         let mut query = self.block.queries.start + rows.start / group;
         let mut head = rows.start % group;
         for _ in rows.clone() {
-            visible.push(problem.visible_keys(query).saturating_sub(keys.start).min(keys.len()));
+            let seen = problem.visible(query);
+            debug_assert_eq!(seen.start, 0, "kernels hide keys behind a row's last one alone");
+            visible.push(seen.end.saturating_sub(keys.start).min(keys.len()));
             head += 1;
             if head == group {
                 (query, head) = (query + 1, 0);

@@ -35,13 +35,20 @@ pub(super) struct Cut {
 impl Cut {
     /// The cut whose slowest thread finishes first. Heads are the natural units; a head is split only where
     /// there are too few of them, by queries first and by keys where even those are few.
+    ///
+    /// Where results must not depend on the batch, every sequence is cut as if it were alone: the rows and the keys of a block
+    /// share units of fixed point, and the order of sums.
     pub(super) fn choose(problem: &Problem, schedule: Schedule, threads: usize) -> Self {
+        if problem.is_batch_invariant() && problem.shape().batch > 1 {
+            let of_one = Cut::choose(&problem.deciding(), schedule, threads);
+            let threads = if is_serial(problem, schedule, threads) { 1 } else { threads };
+            return Cut { threads, ..of_one };
+        }
         let shape = problem.shape();
         let heads = shape.batch * shape.kv_heads;
         let group = shape.group();
         let needed = (shape.query_len * group).div_ceil(MAX_ROWS).min(shape.query_len);
-        let serial = schedule == Schedule::Serial || threads == 1 || problem.flop() < MIN_PARALLEL_FLOP;
-        if serial {
+        if is_serial(problem, schedule, threads) {
             return Cut { threads: 1, query_blocks: needed, key_splits: 1 };
         }
         // Four tasks a thread even out what a queue can even out; with enough of them nothing need be split further.
@@ -70,6 +77,11 @@ impl Cut {
     }
 }
 
+/// Whether one thread does it all.
+fn is_serial(problem: &Problem, schedule: Schedule, threads: usize) -> bool {
+    schedule == Schedule::Serial || threads == 1 || problem.flop() < MIN_PARALLEL_FLOP
+}
+
 /// Part `index` of `parts` nearly equal parts of `0..len`.
 fn share(len: usize, index: usize, parts: usize) -> Range<usize> {
     len * index / parts..len * (index + 1) / parts
@@ -78,8 +90,7 @@ fn share(len: usize, index: usize, parts: usize) -> Range<usize> {
 /// About how much a block has to do, up to a factor that all blocks share: visible keys grow evenly from its first
 /// query to its last.
 pub(super) fn cost(problem: &Problem, block: &Block) -> usize {
-    let first = problem.visible_keys(block.queries.start);
-    let last = problem.visible_keys(block.queries.end - 1);
+    let [first, last] = [block.queries.start, block.queries.end - 1].map(|query| problem.visible(query).len());
     (first + last) * block.queries.len()
 }
 

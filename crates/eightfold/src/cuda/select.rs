@@ -31,7 +31,7 @@ impl fmt::Display for Why {
 /// The first candidate that can take the tensors; if none can, the first says why.
 pub(crate) fn select(problem: &Problem, operands: &Operands, arch: Arch, multiprocessors: usize) -> Result<Config> {
     let mut refusal = None;
-    for (config, _) in candidates(problem, operands, arch, multiprocessors) {
+    for (config, _) in candidates(&problem.deciding(), operands, arch, multiprocessors) {
         match config.check_problem(problem, operands, arch) {
             Ok(()) => return Ok(config),
             Err(error) => refusal = refusal.or(Some(error)),
@@ -43,7 +43,7 @@ pub(crate) fn select(problem: &Problem, operands: &Operands, arch: Arch, multipr
 /// Every candidate, and what becomes of it.
 pub(crate) fn consider(problem: &Problem, operands: &Operands, arch: Arch, multiprocessors: usize) -> Vec<Considered> {
     let mut considered: Vec<Considered> = Vec::new();
-    for (config, why) in candidates(problem, operands, arch, multiprocessors) {
+    for (config, why) in candidates(&problem.deciding(), operands, arch, multiprocessors) {
         let chosen = considered.iter().any(|one| one.chosen);
         // What is for odd tensors is told where the tensors are odd.
         let is_best_of_its_family = matches!(why, Why::Hopper(_) | Why::Ladder(_));

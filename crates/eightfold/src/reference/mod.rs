@@ -56,7 +56,7 @@ fn attention_with(problem: &Problem, q: &[f64], k: &[f64], v: &[f64], arithmetic
             queries: &q[(head_index * query_len + first_row) * head_dim..][..values.len()],
             panels: &panels[kv_head * panels_per_head..][..panels_per_head],
             values: &v[kv_head * key_len * head_dim..][..key_len * head_dim],
-            visible: std::array::from_fn(|row| if row < lse.len() { problem.visible_keys(first_row + row) } else { 0 }),
+            visible: std::array::from_fn(|row| if row < lse.len() { problem.visible(first_row + row) } else { 0..0 }),
             scale: f64::from(problem.softmax_scale()),
             head_dim,
         };

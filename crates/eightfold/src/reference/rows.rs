@@ -1,5 +1,7 @@
 //! Attention of a few query rows at a time, written so that the compiler makes vectors of it.
 
+use std::ops::Range;
+
 /// Query rows that share every load of a key or a value.
 pub(super) const ROWS: usize = 4;
 
@@ -14,8 +16,8 @@ pub(super) struct Rows<'a> {
     pub(super) panels: &'a [[f64; LANES]],
     /// The values of the head, `[key][channel]`.
     pub(super) values: &'a [f64],
-    /// How many keys each row sees; none for rows beyond the last.
-    pub(super) visible: [usize; ROWS],
+    /// The keys that each row sees; none for rows beyond the last.
+    pub(super) visible: [Range<usize>; ROWS],
     /// What the scores are multiplied by.
     pub(super) scale: f64,
     pub(super) head_dim: usize,
@@ -25,7 +27,7 @@ impl Rows<'_> {
     /// Writes the rows' output and log-sum-exp; `weights` is room that is kept from call to call.
     #[inline(always)]
     pub(super) fn attend<const FUSED: bool>(&self, weights: &mut Vec<f64>, output: &mut [f64], lse: &mut [f64]) {
-        let keys = self.visible.into_iter().max().unwrap_or(0);
+        let keys = self.visible.iter().map(|keys| keys.end).max().unwrap_or(0);
         if keys == 0 {
             output.fill(0.0);
             lse.fill(f64::NEG_INFINITY);
@@ -64,7 +66,7 @@ impl Rows<'_> {
     #[inline(always)]
     fn padded_queries(&self) -> [&[f64]; ROWS] {
         std::array::from_fn(|row| {
-            let row = if self.visible[row] == 0 { 0 } else { row };
+            let row = if self.visible[row].is_empty() { 0 } else { row };
             &self.queries[row * self.head_dim..][..self.head_dim]
         })
     }
@@ -73,13 +75,15 @@ impl Rows<'_> {
     fn softmax(&self, weights: &mut [f64], stride: usize, lse: &mut [f64]) -> [f64; ROWS] {
         let mut sums = [0.0; ROWS];
         for (row, weights) in weights.chunks_exact_mut(stride).enumerate() {
-            let (seen, unseen) = weights.split_at_mut(self.visible[row]);
+            let Range { start, end } = self.visible[row];
+            weights[..start].fill(0.0);
+            weights[end..].fill(0.0);
+            let seen = &mut weights[start..end];
             let largest = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             for weight in &mut *seen {
                 *weight = (self.scale * (*weight - largest)).exp();
                 sums[row] += *weight;
             }
-            unseen.fill(0.0);
             if let Some(lse) = lse.get_mut(row) {
                 *lse = match seen.is_empty() {
                     true => f64::NEG_INFINITY,
@@ -107,7 +111,7 @@ impl Rows<'_> {
             }
             for (row, output) in output.chunks_exact_mut(self.head_dim).enumerate() {
                 for (lane, output) in output[first..][..LANES].iter_mut().enumerate() {
-                    *output = if self.visible[row] == 0 { 0.0 } else { totals[row][lane] / sums[row] };
+                    *output = if self.visible[row].is_empty() { 0.0 } else { totals[row][lane] / sums[row] };
                 }
             }
         }

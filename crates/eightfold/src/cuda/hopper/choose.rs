@@ -1,10 +1,10 @@
 //! Which config for which problem: a table with reasons.
 
-use super::config::{Config, Grid, Keys, Launch, Order, Scores, Share, SplitKeys, Store, Sums, Weights};
-use super::even::evened_out;
+use super::accuracy::with_exact_weights;
+use super::config::{Config, Grid, Keys, Launch, Order, Share, SplitKeys, Store, Sums, Weights};
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
-use super::stages::{self, STAGES, Stage};
+use super::stages;
 use crate::operands::Operands;
 use crate::problem::{Accuracy, Mask, Problem, Shape};
 use crate::quantize::SMALL_CODES;
@@ -39,7 +39,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.asked, self.by_size)?;
         if self.more_exact {
-            f.write_str("; more weights exact than elsewhere, because keys are many or heads few")?;
+            f.write_str("; more weights exact, because keys are many")?;
         }
         if self.wide_codes {
             f.write_str("; scores in f32, because sums of these codes may not fit f16")?;
@@ -51,33 +51,14 @@ impl fmt::Display for Reason {
 /// The config for a problem with tensors like these on a device of this many multiprocessors, and why: as measured on an
 /// H200, which has 132.
 pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, Reason) {
-    let stages = &STAGES[problem.accuracy() as usize..];
-    let found = stages.iter().find_map(|stage| exact_enough(problem, operands, stage, multiprocessors));
-    // Weights in two parts, the last stage's, keep every accuracy.
-    let (config, reason) = found.unwrap_or_else(|| {
-        let last = &STAGES[STAGES.len() - 1];
-        let (config, by_size) = by_size(problem, operands, last.at_problem(problem), multiprocessors);
-        (config, Reason { asked: problem.accuracy(), by_size, more_exact: true, wide_codes: false })
-    });
-    match (is_narrow(problem, operands), config.scores) {
-        (true, _) | (false, Scores::F32) => (config, reason),
-        (false, Scores::F16) => (stages::in_f32(config), Reason { wide_codes: true, ..reason }),
+    let stage = stages::of(problem.accuracy()).at_problem(problem);
+    let (config, by_size) = by_size(problem, operands, stage, multiprocessors);
+    let exact = with_exact_weights(config, problem);
+    let reason = Reason { asked: problem.accuracy(), by_size, more_exact: exact != config, wide_codes: false };
+    match is_narrow(problem, operands) {
+        true => (exact, reason),
+        false => (stages::in_f32(exact), Reason { wide_codes: true, ..reason }),
     }
-}
-
-/// The config with the weights of this stage, or more exact ones of the same accuracy, and why; none if the problem asks for
-/// even more.
-fn exact_enough(
-    problem: &Problem,
-    operands: &Operands,
-    stage: &Stage,
-    multiprocessors: usize,
-) -> Option<(Config, Reason)> {
-    let (config, by_size) = by_size(problem, operands, stage.at_problem(problem), multiprocessors);
-    let even = evened_out(config, problem, multiprocessors)?;
-    let asked = problem.accuracy();
-    let more_exact = even != config || stage.name != stages::of(asked).name;
-    Some((even, Reason { asked, by_size, more_exact, wide_codes: false }))
 }
 
 /// Whether scores of these codes fit f16.
@@ -254,6 +235,7 @@ fn promoted(config: Config, head_dim: usize) -> Config {
 mod tests {
     use super::*;
     use crate::cuda::Arch;
+    use crate::cuda::hopper::Scores;
 
     fn planned(shape: Shape, accuracy: Accuracy) -> (Config, Reason) {
         let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
@@ -296,8 +278,7 @@ mod tests {
         };
         assert_eq!(
             Accuracy::ALL.iter().map(weights).collect::<Vec<_>>(),
-            [(3, Weights::Fp8), (0, Weights::Fp8), (0, Weights::Split), (0, Weights::Split)],
-            "a word is kept by the weights of the next where its own do not"
+            [(7, Weights::Fp8), (3, Weights::Fp8), (0, Weights::Mixed), (0, Weights::Split)],
         );
         for shape in [decode, Shape::new(1, 8, 1024, 64), Shape::new(1, 8, 32, 64)] {
             assert_eq!(chosen(shape).launch, Launch::Dependent);

@@ -1,8 +1,8 @@
 //! The flagship on Hopper: copies by the tensor memory accelerator, products by `wgmma`, accuracy by name.
 
+mod accuracy;
 mod choose;
 mod config;
-mod even;
 mod launch;
 mod program;
 mod rules;

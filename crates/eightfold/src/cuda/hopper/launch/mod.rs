@@ -69,10 +69,13 @@ pub(crate) fn calls(
 pub(crate) fn workspace_bytes(config: &Config, limits: &Problem, multiprocessors: usize) -> Result<usize> {
     let mut division = Division::default();
     if config.split_keys == SplitKeys::On {
-        let units = work::tiles_of_queries(limits, config);
-        division.counters(units)?;
-        // Of fewer tiles each may have more parts, but never more together than multiprocessors.
-        division.take(sums_bytes(config, units.max(multiprocessors), limits));
+        division.counters(work::tiles_of_queries(limits, config))?;
+        // Of fewer tiles each may have more parts, but never more together than multiprocessors, be it of all sequences or of
+        // each.
+        let decided_together = limits.deciding();
+        let sequences = limits.shape().batch / decided_together.shape().batch;
+        let parts = work::tiles_of_queries(&decided_together, config).max(multiprocessors).saturating_mul(sequences);
+        division.take(sums_bytes(config, parts, limits));
     }
     let lines = Lines::padded(limits.shape().key_dims(), Layout::BhdsExchanged)?;
     division.take(lines.extent_bytes());
@@ -112,7 +115,10 @@ mod tests {
             Problem::new(Shape { kv_heads: 4, query_len: 1, key_len, ..Shape::new(batch, 32, 1, 128) }).unwrap()
         };
         let most = workspace_bytes(&config, &problem(64, 9000), 132).unwrap();
+        let invariant = workspace_bytes(&config, &problem(64, 9000).batch_invariant(), 132).unwrap();
         for (batch, key_len) in [(1, 100), (1, 8192), (7, 9000), (32, 4000), (64, 9000)] {
+            let cut = Cut::new(&problem(batch, key_len).batch_invariant(), &config, 132).unwrap();
+            assert!(sums_bytes(&config, cut.units * cut.splits, &problem(batch, key_len)) < invariant);
             let cut = Cut::new(&problem(batch, key_len), &config, 132).unwrap();
             let mut division = Division::default();
             division.counters(cut.units).unwrap();

@@ -28,7 +28,7 @@ impl Cut {
         // As many parts as all run at once, none of them without a tile.
         let wanted = match config.split_keys {
             SplitKeys::Off => 1,
-            SplitKeys::On => (multiprocessors / units).clamp(1, key_tiles),
+            SplitKeys::On => (multiprocessors / tiles_of_queries(&problem.deciding(), config)).clamp(1, key_tiles),
         };
         let tiles_per_split = key_tiles.div_ceil(wanted);
         let splits = key_tiles.div_ceil(tiles_per_split);
@@ -100,16 +100,14 @@ pub(in crate::cuda::hopper) fn tiles_of_queries(problem: &Problem, config: &Conf
 
 /// Tiles of keys that a tile of queries sees, by its last row.
 pub(super) fn key_tiles_seen(problem: &Problem, config: &Config, tile: usize) -> usize {
-    let last = problem.shape().query_len.min((tile + 1) * config.tile_queries()) - 1;
-    problem.visible_keys(last).div_ceil(config.tile_keys)
+    let first = tile * config.tile_queries();
+    let queries = first..problem.shape().query_len.min(first + config.tile_queries());
+    problem.visible_tiles(&queries, config.tile_keys).len()
 }
 
 /// Tiles of (queries × keys) that the kernel computes: those with a visible pair.
 pub(super) fn tiles(problem: &Problem, config: &Config) -> u64 {
-    let Shape { batch, query_heads, query_len, .. } = problem.shape();
-    let tiles_of_head: usize =
-        (0..query_len.div_ceil(config.tile_queries())).map(|tile| key_tiles_seen(problem, config, tile)).sum();
-    (tiles_of_head * batch * query_heads / packed_heads(problem, config)) as u64
+    (problem.tiles(config.tile_queries(), config.tile_keys) / packed_heads(problem, config)) as u64
 }
 
 #[cfg(test)]
@@ -118,6 +116,17 @@ mod tests {
 
     fn cut(shape: Shape, config: &str) -> Cut {
         Cut::new(&Problem::new(shape).unwrap(), &config.parse().unwrap(), 132).unwrap()
+    }
+
+    #[test]
+    fn a_sequence_is_split_as_if_it_were_alone_where_the_batch_must_not_count() {
+        let config: Config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
+        let problem = |batch| {
+            Problem::new(Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(batch, 32, 1, 128) }).unwrap()
+        };
+        let splits = |problem: Problem| Cut::new(&problem, &config, 132).unwrap().splits;
+        assert!(splits(problem(7)) < splits(problem(1)));
+        assert_eq!(splits(problem(7).batch_invariant()), splits(problem(1)));
     }
 
     #[test]

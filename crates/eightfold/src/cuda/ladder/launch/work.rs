@@ -51,14 +51,7 @@ pub(super) fn paired_from(
 
 /// Tiles of (queries × keys) that the kernel computes: those with a visible pair.
 pub(super) fn tiles(problem: &Problem, config: &Config) -> u64 {
-    let Shape { batch, query_heads, query_len, .. } = problem.shape();
-    let tiles_of_head: usize = (0..query_len.div_ceil(config.tile_queries))
-        .map(|tile| {
-            let last = query_len.min((tile + 1) * config.tile_queries) - 1;
-            problem.visible_keys(last).div_ceil(config.tile_keys)
-        })
-        .sum();
-    (tiles_of_head * batch * query_heads) as u64
+    problem.tiles(config.tile_queries, config.tile_keys) as u64
 }
 
 #[cfg(test)]
