@@ -257,9 +257,9 @@ section_plant() {
 survey_space() {
     case $1-$2 in
     ladder-*) echo softmax=fused,qk=unpack,pv=unpack,exp=hardware,schedule=grid,producers=0 ;;
-    hopper-mission) echo linear=8,rescale=lazy,split_keys=off,order=free,promote=0 ;;
-    hopper-long) echo linear=8,rescale=lazy,split_keys=off,order=free,keys=streamed,launch=dependent,promote=512 ;;
-    *) echo linear=8,rescale=lazy,split_keys=off,order=free,keys=streamed,launch=plain,warpgroups=2,warpgroups=3,promote=512 ;;
+    hopper-mission) echo linear=8,split_keys=off,promote=0 ;;
+    hopper-long) echo linear=8,split_keys=off,keys=streamed,launch=dependent,promote=512 ;;
+    *) echo linear=8,split_keys=off,keys=streamed,launch=plain,warpgroups=2,warpgroups=3,promote=512 ;;
     esac
 }
 
@@ -269,7 +269,7 @@ section_evolve() {
     local kernel shape name
     for kernel in $kernels; do
         local space=softmax=fused
-        [ "$kernel" = hopper ] && space=linear=8,rescale=lazy
+        [ "$kernel" = hopper ] && space=linear=8
         for shape in ${SHAPES:-mission long 4,16,4096,128}; do
             name=$kernel-$shape
             local evolve=(env EIGHTFOLD_PLANS=off "$eightfold" evolve --kernel "$kernel" --shape "$shape" --ahead 16)

@@ -4,6 +4,7 @@
 //! separated by tabs. `EIGHTFOLD_PLANS` names another file, or is `off`. The file is read once per process. A line that
 //! this version does not understand, such as one with a knob that is gone, counts for nothing.
 
+use crate::kernel::recorded;
 use eightfold::{Error, Problem, Result, Variant, cpu};
 use std::fs;
 use std::io::Write;
@@ -79,7 +80,7 @@ pub fn read(path: &Path) -> Vec<Installed> {
 fn parse(line: &str) -> Option<Installed> {
     let fields: Vec<&str> = line.split('\t').collect();
     let &[device, problem, variant, note] = &fields[..] else { return None };
-    let variant = variant.parse().ok()?;
+    let variant = recorded(variant).ok()?;
     Some(Installed { device: device.into(), problem: problem.into(), variant, note: note.into() })
 }
 

@@ -74,6 +74,16 @@ pub fn suited(text: &str, head_dim: usize, mask: Mask) -> Result<Variant> {
     stage.map_or_else(|| text.parse(), |stage| Ok(Variant::Hopper(stage.at(head_dim, mask))))
 }
 
+/// Knobs that kernels have no more, with the value that is now the only one.
+const RETIRED: &[&str] = &["row_sum=tensor", "rescale=lazy", "order=free", "store=alone"];
+
+/// The variant that a record names, though it may name knobs that are gone. An error where one was set to what is gone.
+pub fn recorded(text: &str) -> Result<Variant> {
+    let (kernel, knobs) = text.split_once(':').unwrap_or((text, ""));
+    let known = knobs.split(',').filter(|knob| kernel != "hopper" || !RETIRED.contains(knob));
+    format!("{kernel}:{}", known.collect::<Vec<_>>().join(",")).parse()
+}
+
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::NAMES[*self as usize])
@@ -92,6 +102,17 @@ impl FromStr for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_may_name_knobs_that_are_gone() {
+        let fast: Variant = "hopper:fast".parse().unwrap();
+        assert_eq!(recorded("hopper:fast,row_sum=tensor,rescale=lazy,order=free,store=alone"), Ok(fast));
+        assert_eq!(recorded("cpu"), "cpu".parse());
+        for gone in ["row_sum=adds", "rescale=always", "order=pingpong", "store=beside"] {
+            let error = recorded(&format!("hopper:fast,{gone}")).unwrap_err().to_string();
+            assert!(error.starts_with("knob: "), "{error}");
+        }
+    }
 
     #[test]
     fn a_kernel_reads_back_what_it_prints_and_its_stages_are_its_own() {

@@ -27,7 +27,8 @@ pub fn all(kernels: &[Kernel], only: &[String], out: &Path, nvrtc: Option<&Path>
     let mut known = Vec::new();
     let mut on_gpu = Vec::new();
     for kernel in kernels {
-        let optimisations = Ledger::of(*kernel).optimisations;
+        let mut optimisations = Ledger::of(*kernel).optimisations;
+        optimisations.retain(|entry| !entry.retired);
         on_gpu.extend((kernel.on_gpu() && !optimisations.is_empty()).then_some(*kernel));
         known.extend(optimisations);
     }

@@ -109,6 +109,7 @@ mod tests {
             with: format!("hopper:fast,{name}=on"),
             prediction,
             lesson: (judgement == Some(Judgement::TooHigh)).then(|| "What waits has nothing else to do.".into()),
+            retired: false,
         };
         let measured = measured.map(|(outcome, ratio)| Tested {
             record: "runs/20260131T235959Z-compare/record.json".into(),

@@ -4,7 +4,8 @@ use super::fate::{Evidence, Fate};
 use super::journal::{Contents, Header, checksum};
 use super::protocol::Examined;
 use super::space::{Point, Space, point};
-use eightfold::{Error, Family, Result, Variant};
+use crate::kernel::recorded;
+use eightfold::{Error, Family, Result};
 use std::collections::HashMap;
 
 /// What was recorded of every point.
@@ -33,8 +34,8 @@ impl Recording {
                 return Err(invalid("the journals are of different tasks"));
             }
             for trial in journal.trials {
-                // A knob that is gone since makes a point that cannot be proposed.
-                let Ok(variant) = trial.variant.parse::<Variant>() else { continue };
+                // A value that is gone since makes a point that cannot be proposed.
+                let Ok(variant) = recorded(&trial.variant) else { continue };
                 if let (Some(point), None) = (point(family, &variant), &trial.origin.source) {
                     points.push(point);
                     text.push_str(&format!("{variant} {}\n", trial.fate));

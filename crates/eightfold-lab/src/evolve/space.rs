@@ -218,7 +218,7 @@ mod tests {
         for family in FAMILIES {
             let restricted = match family.name {
                 "ladder" => "softmax=fused,copy=async2,banks=swizzled",
-                "hopper" => "linear=0,linear=8,stages=2,rescale=lazy,launch=plain,split_keys=off",
+                "hopper" => "linear=0,linear=8,stages=2,launch=plain,split_keys=off",
                 _ => "",
             };
             let space = space(family.name, restricted).unwrap();
@@ -252,7 +252,7 @@ mod tests {
             let restriction = Restriction::parse(family, restriction).unwrap();
             Space::of_problem(family, &restriction, &problem, &baseline.parse().unwrap())
         };
-        let few = "warpgroups=2,stages=2,flight=2,rescale=lazy,launch=plain,split_keys=off";
+        let few = "warpgroups=2,stages=2,flight=2,launch=plain,split_keys=off";
         for (baseline, accuracy, linear) in [
             ("hopper:fast", Accuracy::Fast, &["4", "5", "6", "7", "8"][..]),
             ("hopper:balanced", Accuracy::Balanced, &["1", "2", "3"]),

@@ -143,6 +143,9 @@ fn check_optimisation(entry: &OptimisationEntry, kernel: Kernel, twice: bool) ->
     let problem = entry.problem().map_err(|error| {
         (format!("has a shape that is none: {error}"), "take a named shape, B,H,S,D or B,Hq,Hkv,Sq,Skv,D")
     })?;
+    if entry.retired {
+        return check_prediction(&entry.prediction);
+    }
     let [without, with] = [("without", &entry.without), ("with", &entry.with)].map(|(side, text)| {
         entry.variant(text).and_then(|variant| check_variant(&variant, &problem, kernel).map(|()| variant)).map_err(
             |error| (format!("`{side}` cannot run there: {error}"), "give a variant that this kernel and shape allow"),

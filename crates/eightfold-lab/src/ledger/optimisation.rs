@@ -4,7 +4,7 @@ use super::evolution::machine;
 use super::{Gain, Judgement, Prediction, StageVerdict};
 use crate::compare::Comparison;
 use crate::gates::Outcome;
-use crate::kernel::suited;
+use crate::kernel::{recorded, suited};
 use crate::measure::{Cache, timed_output};
 use crate::record::Record;
 use crate::shapes;
@@ -31,6 +31,9 @@ pub struct OptimisationEntry {
     pub prediction: Prediction,
     /// What was learned where it did not.
     pub lesson: Option<String>,
+    /// Whether it is history: the knob is gone, and variants are as the record has them.
+    #[serde(default)]
+    pub retired: bool,
 }
 
 /// An optimisation, predicted and, where a record compares it, measured.
@@ -81,11 +84,14 @@ impl OptimisationEntry {
         if seed.is_none() || planted.is_some() || *cache != Cache::Hot {
             return Ok(false);
         }
+        if self.retired {
+            return Ok(baseline.implementation == self.without && candidate.implementation == self.with);
+        }
         let [before, after] = [self.variant(&self.without)?, self.variant(&self.with)?];
         let format = timed_output(before.on_device().is_some());
         Ok(problem.to_problem()? == self.problem()?.with_output_format(format)
-            && baseline.implementation.parse::<Variant>()? == before
-            && candidate.implementation.parse::<Variant>()? == after)
+            && recorded(&baseline.implementation)? == before
+            && recorded(&candidate.implementation)? == after)
     }
 }
 
@@ -170,7 +176,7 @@ mod tests {
     fn the_newest_comparison_of_the_same_variants_is_taken_however_they_are_written() {
         // `hopper:exact-exp` stands for knobs that depend on the head dim.
         let entry = named("scores in f16");
-        let other = comparison(&named("lazy rescaling"), 3.0);
+        let other = comparison(&named("long tiles"), 3.0);
         let records = [
             record("newest", vec![other]),
             record("newer", vec![comparison(&entry, 1.3), comparison(&entry, 1.1)]),

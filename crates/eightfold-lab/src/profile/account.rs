@@ -3,10 +3,10 @@
 
 use super::{Bottleneck, Metric, Profiled};
 use crate::bound::{Bound, Peaks};
+use crate::kernel::recorded;
 use crate::numbers::{self, NONE};
 use crate::provenance::Gpu;
 use crate::record::{Entry, Group, Record};
-use eightfold::Variant;
 use eightfold::cuda::Config;
 use eightfold::cuda::hopper::{Keys, SplitKeys};
 
@@ -118,7 +118,7 @@ impl<'a> Account<'a> {
     /// Clocks of a multiprocessor for the scores of a warpgroup's queries and a tile of keys, and for what they weigh: as
     /// they were on average, and as many as its tensor cores need at least. None where a block does not stream all keys.
     fn tile_clocks(&self) -> Option<[f64; 2]> {
-        let Config::Hopper(config) = self.entry.implementation.parse::<Variant>().ok()?.on_device()? else {
+        let Config::Hopper(config) = recorded(&self.entry.implementation).ok()?.on_device()? else {
             return None;
         };
         if config.keys != Keys::Streamed || config.split_keys != SplitKeys::Off {

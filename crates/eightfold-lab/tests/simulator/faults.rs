@@ -30,15 +30,6 @@ const STREAMED: Target = Target {
 const IN_ROUNDS: Target = Target { shape: "1,4,4,200,300,64", ..STREAMED };
 const CAUSAL: Target = Target { shape: "1,2,2,200,300,64", mask: Mask::Causal, ..STREAMED };
 const PACKED: Target = Target { shape: "1,4,2,77,300,64", mask: Mask::Causal, ..STREAMED };
-const IN_TURNS: Target = Target {
-    variant: "hopper:warpgroups=2,tile_keys=64,stages=3,scores=f16,weights=fp8,linear=8,promote=0,sums=registers,order=pingpong,flight=2",
-    ..STREAMED
-};
-const BESIDE: Target = Target {
-    variant: "hopper:warpgroups=2,tile_keys=64,stages=3,scores=f16,weights=fp8,linear=8,promote=256,sums=registers,store=beside,flight=2",
-    shape: "1,8,8,200,200,64",
-    ..STREAMED
-};
 const SHORT: Target = Target {
     main: "hopper/short.cu",
     variant: "hopper:warpgroups=1,tile_keys=256,stages=1,scores=f16,weights=fp8,linear=8,promote=0,sums=registers,keys=at-once,flight=2",
@@ -85,11 +76,11 @@ const FAULTS: &[Fault] = &[
     // Hopper, tiles streamed through a ring of buffers.
     ("lane 0 hands an unused stage back before its warp has waited", CAUSAL, ATTENTION, &[("        __syncwarp();\n        leave(empty);", "        leave(empty);")]),
     ("no wait until V is there", STREAMED, ATTENTION, &[("follow_maximum(scores);\n        sleep_until_phase(shared.values_full(ring.stage), ring.parity);", "follow_maximum(scores);")]),
-    ("no wait until K is there", STREAMED, ATTENTION, &[("take_turn();\n        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);", "take_turn();")]),
+    ("no wait until K is there", STREAMED, ATTENTION, &[("__device__ void await_keys() { sleep_until_phase(shared.keys_full(ring.stage), ring.parity); }", "__device__ void await_keys() {}")]),
     ("no wait until Q is there", STREAMED, ATTENTION, &[("sleep_until_phase(shared.queries_full(), round % 2);", "")]),
     ("K is never handed back", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        leave(shared.keys_empty(ring.stage));", "wait_for_products<0>();")]),
     ("K is handed back before its product is done", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        leave(shared.keys_empty(ring.stage));", "leave(shared.keys_empty(ring.stage));\n        wait_for_products<0>();")]),
-    ("V is handed back while its products run", STREAMED, ATTENTION, &[("rows.sum);\n        ring.advance();", "rows.sum);\n        leave(shared.values_empty(ring.stage));\n        ring.advance();"), ("if (visited > 0) leave(shared.values_empty(before));", "")]),
+    ("V is handed back while its products run", STREAMED, ATTENTION, &[("shared.values(ring.stage));\n        ring.advance();", "shared.values(ring.stage));\n        leave(shared.values_empty(ring.stage));\n        ring.advance();"), ("if (visited > 0) leave(shared.values_empty(before));", "")]),
     ("Q is handed back at the last tile, not the first", IN_ROUNDS, ATTENTION, &[("if (tile == work.first_tile) leave(shared.queries_empty());", "if (tile == work.last_tile - 1) leave(shared.queries_empty());")]),
     ("barriers are not published to the copy engine", STREAMED, SHARED, &[("make_pair(values_full(stage), values_empty(stage));\n        publish_barriers();", "make_pair(values_full(stage), values_empty(stage));")]),
     ("a barrier is made for one warp too many", STREAMED, SHARED, &[("init_barrier(empty, 4 * WARPGROUPS);", "init_barrier(empty, 4 * WARPGROUPS + 1);")]),
@@ -104,17 +95,13 @@ const FAULTS: &[Fault] = &[
     ("products with V are not committed", STREAMED, SUMS, &[("commit_products();", "")]),
     ("no wgmma.fence before products with V", STREAMED, SUMS, &[("fence_products();", "")]),
     ("one set of registers for all products in flight", STREAMED, SUMS, &[("words[step], rest", "words[0], rest"), ("multiply_registers<E5M2>(value, words[step]", "multiply_registers<E5M2>(value, words[0]")]),
-    ("ones are not published to the tensor cores", STREAMED, SHARED, &[("                store_shared_16(address, make_uint4(word, word, word, word));\n            }\n            publish_stores();", "                store_shared_16(address, make_uint4(word, word, word, word));\n            }")]),
+    ("ones are not published to the tensor cores", STREAMED, SHARED, &[("            store_shared_16(address, make_uint4(word, word, word, word));\n        }\n        publish_stores();", "            store_shared_16(address, make_uint4(word, word, word, word));\n        }")]),
     ("computing threads do not wait until barriers are made", STREAMED, ATTENTION, &[("sync_threads_of_role<READY, THREADS>();", "")]),
+    ("two numbers of threads at one barrier", STREAMED, ATTENTION, &[("arrive_numbered(READY, THREADS);", "arrive_numbered(READY, THREADS + 32);")]),
     ("the parity never flips", STREAMED, SHARED, &[("parity ^= 1;", "")]),
     ("registers that the producers keep are taken as well", STREAMED, ATTENTION, &[("take_registers<COMPUTE_REGISTERS>();", "take_registers<COMPUTE_REGISTERS + 16>();")]),
     ("no bound on rows of the output", STREAMED, "hopper/store.cuh", &[("if (!row.exists) continue;", "")]),
     ("rows that a copy brings are cleared as well", PACKED, ATTENTION, &[("if (problem.packed_heads > 1) shared.clear_queries(problem.packed_heads * problem.query_len);", "if (problem.packed_heads > 1) shared.clear_queries(0);")]),
-    ("a turn is not passed on", IN_TURNS, ATTENTION, &[("leave_values();\n        pass_turn();", "leave_values();")]),
-    ("the first turn is not given", IN_TURNS, ATTENTION, &[("if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);", "")]),
-    ("a turn is not taken", IN_TURNS, ATTENTION, &[("sync_threads_of_role<3, 2 * WARPGROUP>();", "")]),
-    ("two numbers of threads at one barrier", IN_TURNS, ATTENTION, &[("if constexpr (PINGPONG) arrive_numbered(2 + (1 - warpgroup), 2 * WARPGROUP);", "if constexpr (PINGPONG) arrive_numbered(2 + (1 - warpgroup), 3 * WARPGROUP);")]),
-    ("the last product is left in flight", BESIDE, ATTENTION, &[("return wait_for_products<0>();\n        }", "return;\n        }")]),
     // All keys at once.
     ("copies are not published to the tensor cores", SHORT, "hopper/short.cu", &[("publish_stores();", "")]),
     ("no barrier after copies", SHORT, "hopper/short.cu", &[("publish_stores();\n        __syncthreads();", "publish_stores();")]),

@@ -3,7 +3,7 @@
 //
 //   producer:   for each tile of queries: bring Q;  for each tile of keys that they see, the last first: bring K, V
 //   the others: for each tile of keys:    S = Q·Kᵀ;  mask;  maximum;  for each 32 keys: P = 2^(S - maximum), O += P·V
-//               store O / sum and the log-sum-exp, while the next tile's first S = Q·Kᵀ runs where STORE_BESIDE
+//               store O / sum and the log-sum-exp
 #include "hopper/merge.cuh"
 #include "hopper/problem.cuh"
 #include "hopper/produce.cuh"
@@ -51,45 +51,40 @@ struct Attend : Tile {
         int place = place_of(problem, 0);
         if (place < 0) return;
         work = Work(problem, place);
-        begin(true);
+        begin();
         for (;;) {
             attend();
             float scale = finish();
-            Work done = work;
-            if constexpr (!STORE_BESIDE) store(done, scale);
+            store(work, scale);
             place = place_of(problem, ++round);
-            if (!STORE_BESIDE && place < 0) return;
-            work = Work(problem, max(place, 0));
-            begin(place >= 0);
-            if constexpr (STORE_BESIDE) store(done, scale);
-            if (STORE_BESIDE && place < 0) return wait_for_products<0>();
+            if (place < 0) return;
+            work = Work(problem, place);
+            begin();
         }
     }
 
    private:
-    // Starts the first product of scores as soon as its operands are there. If there is no tile of queries, or if it
-    // sees no keys, a product of whatever is there: one runs whichever way the code goes.
-    __device__ void begin(bool exists) {
-        if (exists) {
-            loaded_scales[0] = *query_scale(0);
-            loaded_scales[1] = *query_scale(1);
-            loaded_scales[2] = *key_scale(max(work.last_tile - 1, 0));
-            if constexpr (WARPGROUPS == 1) {
-                early_value_scale = *value_scale(work.first_tile);
-                // What the end needs is fetched while the first tile is on its way.
-                need_now(problem.output);
-                need_now(problem.output_row_stride);
-                need_now(problem.lse);
-                need_now(problem.v_means);
-            }
-            sleep_until_phase(shared.queries_full(), round % 2);
-            int tile = work.last_tile - 1;
-            for (; tile > last_seen() && tile >= work.first_tile; --tile) skip();
-            if (tile >= work.first_tile) {
-                await_keys();
-            } else {
-                leave_unused(shared.queries_empty());
-            }
+    // Starts the first product of scores as soon as its operands are there. If the tile of queries sees no keys, a product
+    // of whatever is there: one runs whichever way the code goes.
+    __device__ void begin() {
+        loaded_scales[0] = *query_scale(0);
+        loaded_scales[1] = *query_scale(1);
+        loaded_scales[2] = *key_scale(max(work.last_tile - 1, 0));
+        if constexpr (WARPGROUPS == 1) {
+            early_value_scale = *value_scale(work.first_tile);
+            // What the end needs is fetched while the first tile is on its way.
+            need_now(problem.output);
+            need_now(problem.output_row_stride);
+            need_now(problem.lse);
+            need_now(problem.v_means);
+        }
+        sleep_until_phase(shared.queries_full(), round % 2);
+        int tile = work.last_tile - 1;
+        for (; tile > last_seen() && tile >= work.first_tile; --tile) skip();
+        if (tile >= work.first_tile) {
+            await_keys();
+        } else {
+            leave_unused(shared.queries_empty());
         }
         start();
     }
@@ -136,10 +131,7 @@ struct Attend : Tile {
         return min(work.last_tile, tiles) - 1;
     }
 
-    __device__ void await_keys() {
-        take_turn();
-        sleep_until_phase(shared.keys_full(ring.stage), ring.parity);
-    }
+    __device__ void await_keys() { sleep_until_phase(shared.keys_full(ring.stage), ring.parity); }
     __device__ void start() {
         Scores next;
         start_scores(next, shared.queries(warpgroup), shared.keys(ring.stage));
@@ -152,7 +144,6 @@ struct Attend : Tile {
         sleep_until_phase(shared.values_full(ring.stage), ring.parity);
         leave_unused(shared.values_empty(ring.stage));
         ring.advance();
-        pass_turn();
     }
 
     template <bool MASKED>
@@ -162,7 +153,6 @@ struct Attend : Tile {
         leave(shared.keys_empty(ring.stage));
         if (tile == work.first_tile) leave(shared.queries_empty());
         leave_values();
-        pass_turn();
         sums.take_row_sums(rows.sum);
         if constexpr (PROMOTE) {
             if (visited % PROMOTE_EVERY == 0 && visited > 0) sums.promote();
@@ -172,7 +162,7 @@ struct Attend : Tile {
         if constexpr (MASKED) mask(scores, tile * TILE_KEYS);
         follow_maximum(scores);
         sleep_until_phase(shared.values_full(ring.stage), ring.parity);
-        sums.start(scores, weights, shared.values(ring.stage), rows.sum);
+        sums.start(scores, weights, shared.values(ring.stage));
         ring.advance();
     }
 
@@ -224,7 +214,7 @@ struct Attend : Tile {
         return scale;
     }
 
-    __device__ void store(const Work& done, float scale) {
+    __device__ void store(Work done, float scale) {
         if constexpr (!SPARE_REGISTERS) {
             thread = thread_index_anew();
             quad = thread % 4;
@@ -259,20 +249,6 @@ struct Attend : Tile {
     __device__ void leave_values() {
         int before = ring.stage == 0 ? STAGES - 1 : ring.stage - 1;
         if (visited > 0) leave(shared.values_empty(before));
-    }
-
-    // With two warpgroups that take turns, one multiplies scores while the other makes weights.
-    __device__ void take_turn() {
-        if constexpr (PINGPONG) {
-            if (warpgroup == 0) {
-                sync_threads_of_role<2, 2 * WARPGROUP>();
-            } else {
-                sync_threads_of_role<3, 2 * WARPGROUP>();
-            }
-        }
-    }
-    __device__ void pass_turn() {
-        if constexpr (PINGPONG) arrive_numbered(2 + (1 - warpgroup), 2 * WARPGROUP);
     }
 };
 
@@ -316,8 +292,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hopper_attention(const 
         if (problem.packed_heads > 1) shared.clear_queries(problem.packed_heads * problem.query_len);
         sync_threads_of_role<READY, THREADS>();
         if constexpr (DEPENDENT) wait_for_last_launch();
-        if (PINGPONG && threadIdx.x / WARPGROUP == 1) arrive_numbered(2, 2 * WARPGROUP);
         Attend(problem, shared, threadIdx.x).run();
-        if (PINGPONG && threadIdx.x / WARPGROUP == 0) sync_threads_of_role<2, 2 * WARPGROUP>();
     }
 }

@@ -30,8 +30,8 @@ constexpr int SCORE_PARTS = TILE_KEYS / SCORE_COLUMNS;
 constexpr int VALUE_STEPS = TILE_KEYS / STEP;
 constexpr int PAIR = 2;  // blocks that share V
 
-// With the row sums on the tensor cores, eight rows of ones stand below V transposed: the product's next columns.
-constexpr int SUM_COLUMNS = ROW_SUM_TENSOR ? 8 : 0;
+// The tensor cores add up the weights of a row: eight rows of ones stand below V transposed, the product's next columns.
+constexpr int SUM_COLUMNS = 8;
 constexpr int VALUE_COLUMNS = HEAD_DIM + SUM_COLUMNS;
 
 // Sums of weights, all of one sign, suffer most from what FP8 products cut off. They are taken out after every tile; where
@@ -43,7 +43,7 @@ static_assert(!SUMS_IN_PARTS || TILE_KEYS <= SUM_COLUMNS * SUM_PART, "there is a
 // Weights are 2^(score - maximum + 8), so that E4M3 keeps more of the small ones. A maximum may lag behind by as much
 // as still fits below the largest code, 448.
 constexpr float WEIGHT_EXPONENT = 8.0f;
-constexpr float RESCALE_THRESHOLD = RESCALE_LAZY ? 0.7f : 0.0f;
+constexpr float RESCALE_THRESHOLD = 0.7f;
 
 // Every so many tiles the sums are promoted to f32, or never.
 constexpr bool PROMOTE = PROMOTE_TILES > 0;
@@ -56,11 +56,6 @@ static_assert(!KEYS_AT_ONCE || (WARPGROUPS <= 2 && STAGES == 1 && !PROMOTE && !S
 static_assert(!SHARE_VALUES || (KEYS_AT_ONCE && !CAUSAL), "blocks that share see the same keys");
 static_assert(!SHARE_VALUES || VALUE_BOXES >= PAIR, "each brings something");
 static_assert(!IN_ROUNDS || (KEYS_AT_ONCE && DEPENDENT), "places are held for the next launch");
-static_assert(!STORE_BESIDE || WARPGROUPS > 1, "a single warpgroup mostly has one tile to do");
-static_assert(!STORE_BESIDE || !SPLIT_KEYS, "a warpgroup that has begun would hold keys while it waits for the others");
-static_assert(!STORE_BESIDE || FLIGHT <= 2, "beside a product of the next tile the compiler loses sight of more");
 static_assert(WARPGROUPS >= 1 && WARPGROUPS <= 3, "registers are divided for up to three warpgroups");
 static_assert(!SCORES_F32 || LINEAR_EIGHTHS == 0, "the linear exponential is written for f16 scores");
 static_assert(SPLIT_EIGHTHS == 0 || LINEAR_EIGHTHS == 0, "linear exponentials are not worth a second part");
-static_assert(SPLIT_EIGHTHS == 0 || ROW_SUM_TENSOR, "weights in two parts are summed by the products");
-static_assert(ROW_SUM_TENSOR || SCORES_F32, "f16 scores become codes without passing through a sum");

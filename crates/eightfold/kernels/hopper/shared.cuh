@@ -74,20 +74,18 @@ struct Shared {
 
     // Every computing thread: the rows of ones below V, which no copy touches; zeros for the first `absent` keys.
     __device__ void write_ones(int absent = 0) const {
-        if constexpr (SUM_COLUMNS > 0) {
-            constexpr int CHUNKS = VALUE_ROW / 16;  // of 16 keys; of a box, in eight rows
-            constexpr unsigned ONES = E5M2 ? 0x3c3c3c3c : 0x38383838;
-            for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * 8 * CHUNKS; i += WARPGROUPS * WARPGROUP) {
-                int box = i / (8 * CHUNKS), row = i / CHUNKS % 8, chunk = i % CHUNKS;
-                unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
-                                   (HEAD_DIM + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
-                int key = box * VALUE_ROW + chunk * 16;
-                bool counts = key >= absent && (!SUMS_IN_PARTS || key / SUM_PART == row);
-                unsigned word = counts ? ONES : 0;
-                store_shared_16(address, make_uint4(word, word, word, word));
-            }
-            publish_stores();
+        constexpr int CHUNKS = VALUE_ROW / 16;  // of 16 keys; of a box, in eight rows
+        constexpr unsigned ONES = E5M2 ? 0x3c3c3c3c : 0x38383838;
+        for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * 8 * CHUNKS; i += WARPGROUPS * WARPGROUP) {
+            int box = i / (8 * CHUNKS), row = i / CHUNKS % 8, chunk = i % CHUNKS;
+            unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
+                               (HEAD_DIM + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
+            int key = box * VALUE_ROW + chunk * 16;
+            bool counts = key >= absent && (!SUMS_IN_PARTS || key / SUM_PART == row);
+            unsigned word = counts ? ONES : 0;
+            store_shared_16(address, make_uint4(word, word, word, word));
         }
+        publish_stores();
     }
 
    private:

@@ -83,7 +83,7 @@ struct AttendAtOnce : Tile {
         for (int part = 0; part < PARTS; ++part) {
             constexpr int STEPS = VALUE_ROW / STEP;
             sleep_until_phase(shared.part_full(part), 0);
-            sums.start(scores, weights, shared.values(0), rows.sum, part * STEPS, (part + 1) * STEPS);
+            sums.start(scores, weights, shared.values(0), part * STEPS, (part + 1) * STEPS);
         }
         wait_for_products<0>();
         close();

@@ -49,15 +49,13 @@ struct Sums {
 
     // Takes the sums of the weights out of the columns of ones, every tile: they are positive and suffer most.
     __device__ void take_row_sums(float (&row_sum)[2]) {
-        if constexpr (SUM_COLUMNS > 0) {
 #pragma unroll
-            for (int i = 0; i < (SUMS_IN_PARTS ? 2 : 1); ++i) {
-                row_sum[0] += value[HEAD_DIM / 2 + i];
-                row_sum[1] += value[HEAD_DIM / 2 + 2 + i];
-            }
-#pragma unroll
-            for (int i = HEAD_DIM / 2; i < VALUE_COLUMNS / 2; ++i) clear(value[i]);
+        for (int i = 0; i < (SUMS_IN_PARTS ? 2 : 1); ++i) {
+            row_sum[0] += value[HEAD_DIM / 2 + i];
+            row_sum[1] += value[HEAD_DIM / 2 + 2 + i];
         }
+#pragma unroll
+        for (int i = HEAD_DIM / 2; i < VALUE_COLUMNS / 2; ++i) clear(value[i]);
     }
 
     // Adds the accumulator to the total; the next product starts it anew.
@@ -88,15 +86,15 @@ struct Sums {
     }
 
     // Starts P·V of a tile, or of some steps of it: the weights of 32 keys, their product, the next 32 while it runs.
-    __device__ void start(const Scores& scores, const Weights& weights, unsigned values, float (&row_sum)[2],
-                          int first = 0, int last = VALUE_STEPS) {
+    __device__ void start(const Scores& scores, const Weights& weights, unsigned values, int first = 0,
+                          int last = VALUE_STEPS) {
 #pragma unroll
         for (int step = first; step < last; ++step) {
             constexpr int STEPS_PER_ROW = VALUE_ROW / STEP;
             unsigned long long v = describe_matrix<VALUE_ROW>(values + step / STEPS_PER_ROW * VALUE_BOX_BYTES) +
                                    step % STEPS_PER_ROW * STEP_32;
             bool accumulate = step > first || !fresh;
-            weights.words(scores, step, words[step], rest[SPLIT_EIGHTHS > 0 ? step : 0], row_sum);
+            weights.words(scores, step, words[step], rest[SPLIT_EIGHTHS > 0 ? step : 0]);
             fence_products();
             multiply_registers<E5M2>(value, words[step], v, accumulate);
             if (is_split(step)) multiply_registers<E5M2>(value, rest[step], v, true);

@@ -71,7 +71,7 @@ struct Tile {
     __device__ void close() {
         sums.take_row_sums(rows.sum);
         sums.finish();
-        if constexpr (!ROW_SUM_TENSOR || SUMS_IN_PARTS) {
+        if constexpr (SUMS_IN_PARTS) {
 #pragma unroll
             for (int row = 0; row < 2; ++row) {
                 rows.sum[row] += __shfl_xor_sync(0xffffffff, rows.sum[row], 1);

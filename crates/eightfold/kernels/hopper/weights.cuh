@@ -74,8 +74,7 @@ struct HalfWeights {
         }
     }
 
-    __device__ void words(const HalfScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
-                          float (&)[2]) const {
+    __device__ void words(const HalfScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4]) const {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
             int row = word % 2, first = 8 * step + 4 * (word / 2) + row;
@@ -149,8 +148,7 @@ struct FloatWeights {
         }
     }
 
-    __device__ void words(const FloatScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4],
-                          float (&sums)[2]) const {
+    __device__ void words(const FloatScores& scores, int step, unsigned (&words)[4], unsigned (&rest)[4]) const {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
             int row = word % 2, first = 16 * step + 8 * (word / 2) + 2 * row;
@@ -164,10 +162,7 @@ struct FloatWeights {
                               words[word], rest[word]);
             } else {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    power[i] = exp2_hardware(power[i]);
-                    if constexpr (!ROW_SUM_TENSOR) sums[row] += power[i];
-                }
+                for (int i = 0; i < 4; ++i) power[i] = exp2_hardware(power[i]);
                 words[word] = pack_e4m3(power[0], power[1], power[2], power[3]);
             }
         }

@@ -1,7 +1,7 @@
 //! Which config for which problem: a table with reasons.
 
 use super::accuracy::with_exact_weights;
-use super::config::{Config, Grid, Keys, Launch, Order, Share, SplitKeys, Store, Sums, Weights};
+use super::config::{Config, Grid, Keys, Launch, Share, SplitKeys, Sums, Weights};
 use super::launch::work::{Cut, tiles_of_queries};
 use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
 use super::stages;
@@ -173,8 +173,7 @@ fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiproces
 }
 
 /// What is chosen where no stage fits, by when it is: few keys, also in whole rounds and for two warpgroups, large causal
-/// problems, and few heads, for every accuracy; few queries; many keys; codes of wide range. And what nothing is chosen for:
-/// warpgroups that take turns, and tiles that begin while others are stored.
+/// problems, and few heads, for every accuracy; few queries; many keys; codes of wide range.
 pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     /// Multiprocessors of an H200.
     const MULTIPROCESSORS: usize = 132;
@@ -196,8 +195,6 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
     };
     let many = later(2, 16, 16384);
     let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
-    let fast = stages::of(Accuracy::Fast).at(head_dim, mask);
-    let turns = Config { warpgroups: 2, promote: 0, sums: Sums::Registers, flight: 1, order: Order::Pingpong, ..fast };
     let mut others = of_every_accuracy("few keys", Shape::new(1, 8, MOST_KEYS_AT_ONCE, head_dim));
     let len = MOST_PAIRED_CODES / head_dim;
     others.extend(of_every_accuracy("few keys in rounds", Shape::new(1, 8192 / len, len, head_dim))); // 128 blocks
@@ -216,8 +213,6 @@ pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
         ("exact-exp, many keys".into(), chosen(many, Accuracy::ExactExp, SMALL_CODES)),
         ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
         ("fast, wide codes, few keys".into(), chosen(Shape::new(1, 8, 256, head_dim), Accuracy::Fast, 448.0)),
-        ("fast, taking turns".into(), Some(turns)),
-        ("fast, storing beside".into(), Some(Config { store: Store::Beside, flight: 2, ..fast })),
     ]);
     others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
 }

@@ -23,22 +23,14 @@ pub struct Config {
     pub promote: usize,
     /// Where those f32 sums are.
     pub sums: Sums,
-    /// What adds up the weights of a row.
-    pub row_sum: RowSum,
-    /// When sums are scaled to a new maximum.
-    pub rescale: Rescale,
     /// Whether blocks share the keys of a tile of queries.
     pub split_keys: SplitKeys,
     /// When blocks may start.
     pub launch: Launch,
-    /// Whether warpgroups take turns.
-    pub order: Order,
     /// Steps of the value product, of 32 keys each, that are in flight at a time.
     pub flight: usize,
     /// How the keys come.
     pub keys: Keys,
-    /// What runs while a tile of queries is stored.
-    pub store: Store,
     /// What blocks of a head bring for each other.
     pub share: Share,
     /// How many blocks start.
@@ -78,26 +70,6 @@ knob_values! {
 }
 
 knob_values! {
-    /// What adds up the weights of a row.
-    RowSum("row_sum") {
-        /// The tensor core, as a product with ones beside V.
-        Tensor = "tensor",
-        /// Additions in f32.
-        Adds = "adds",
-    }
-}
-
-knob_values! {
-    /// When sums are scaled to a new maximum.
-    Rescale("rescale") {
-        /// Whenever there is one.
-        Always = "always",
-        /// When it is so much larger that weights would not fit FP8.
-        Lazy = "lazy",
-    }
-}
-
-knob_values! {
     /// Whether blocks share the keys of a tile of queries.
     SplitKeys("split_keys") {
         /// One block sees all keys.
@@ -118,32 +90,12 @@ knob_values! {
 }
 
 knob_values! {
-    /// Whether warpgroups take turns.
-    Order("order") {
-        /// Each goes at its own pace.
-        Free = "free",
-        /// One has the tensor cores while the other makes exponentials.
-        Pingpong = "pingpong",
-    }
-}
-
-knob_values! {
     /// How the keys come.
     Keys("keys") {
         /// In tiles, through a ring of buffers that a producer fills.
         Streamed = "streamed",
         /// All in one tile, brought by those who compute: for so few that waiting for them is most of the time.
         AtOnce = "at-once",
-    }
-}
-
-knob_values! {
-    /// What runs while a tile of queries is stored.
-    Store("store") {
-        /// Nothing else of the warpgroup that stores it.
-        Alone = "alone",
-        /// The first product of its next tile.
-        Beside = "beside",
     }
 }
 
@@ -186,14 +138,10 @@ pub const KNOBS: &[Knob] = &[
         what: "keys after which the tensor core's sums go to f32 sums; 0 never",
     },
     Knob { name: "sums", values: Sums::NAMES, what: "where those f32 sums are" },
-    Knob { name: "row_sum", values: RowSum::NAMES, what: "what adds up the weights of a row" },
-    Knob { name: "rescale", values: Rescale::NAMES, what: "when sums are scaled to a new maximum" },
     Knob { name: "split_keys", values: SplitKeys::NAMES, what: "whether blocks share the keys of a tile of queries" },
     Knob { name: "launch", values: Launch::NAMES, what: "whether blocks may start before the launch before is done" },
-    Knob { name: "order", values: Order::NAMES, what: "whether warpgroups take turns at the tensor cores" },
     Knob { name: "flight", values: &["1", "2", "4", "8"], what: "steps of the value product in flight at a time" },
     Knob { name: "keys", values: Keys::NAMES, what: "whether keys pass by in tiles or are all there at once" },
-    Knob { name: "store", values: Store::NAMES, what: "whether the next tile begins while one is stored" },
     Knob { name: "share", values: Share::NAMES, what: "what blocks of a head bring for each other" },
     Knob { name: "grid", values: Grid::NAMES, what: "whether every multiprocessor gets as many blocks" },
 ];
@@ -273,7 +221,7 @@ impl Default for Config {
 
 config_text! {
     numbers: "write a whole number";
-    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, row_sum, rescale, split_keys, launch, order, flight, keys, store, share, grid
+    warpgroups, tile_keys, stages, scores, weights, linear, promote, sums, split_keys, launch, flight, keys, share, grid
 }
 
 #[cfg(test)]

@@ -12,10 +12,7 @@ mod stages;
 use super::Arch;
 use crate::error::{Error, Result};
 pub use choose::{Reason, choose, others};
-pub use config::{
-    Config, FILES, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
-    Weights,
-};
+pub use config::{Config, FILES, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Scores, Share, SplitKeys, Sums, Weights};
 pub use launch::TileList;
 pub(super) use launch::{calls, tiles, workspace_bytes};
 pub use program::shared_bytes;

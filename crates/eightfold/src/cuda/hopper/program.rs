@@ -1,7 +1,6 @@
 //! Problem × config → the program that the compiler gets.
 
-use super::config::{Config, Grid, Keys, Order, RowSum, Scores, Share, Store, Sums, Weights};
-use super::{Launch, Rescale, SplitKeys};
+use super::config::{Config, Grid, Keys, Launch, Scores, Share, SplitKeys, Sums, Weights};
 use crate::cuda::compile::Program;
 use crate::cuda::specialisation::{Specialisation, flag};
 use crate::problem::Mask;
@@ -19,14 +18,10 @@ pub(crate) fn program(kind: &Specialisation, config: &Config) -> Program {
         ("LINEAR_EIGHTHS", config.linear.to_string()),
         ("PROMOTE_TILES", (config.promote / config.tile_keys).to_string()),
         ("PROMOTE_SHARED", flag(config.sums == Sums::Shared)),
-        ("ROW_SUM_TENSOR", flag(config.row_sum == RowSum::Tensor)),
-        ("RESCALE_LAZY", flag(config.rescale == Rescale::Lazy)),
         ("SPLIT_KEYS", flag(config.split_keys == SplitKeys::On)),
         ("DEPENDENT", flag(config.launch == Launch::Dependent)),
-        ("PINGPONG", flag(config.order == Order::Pingpong)),
         ("FLIGHT", config.flight.to_string()),
         ("KEYS_AT_ONCE", flag(config.keys == Keys::AtOnce)),
-        ("STORE_BESIDE", flag(config.store == Store::Beside)),
         ("SHARE_VALUES", flag(config.share == Share::Values)),
         ("IN_ROUNDS", flag(config.grid == Grid::Rounds)),
         ("HAS_CUT_TILES", flag(has_cut_tiles(kind, config))),
@@ -59,11 +54,12 @@ pub(crate) fn has_cut_tiles(kind: &Specialisation, config: &Config) -> bool {
 pub fn shared_bytes(config: &Config, head_dim: usize) -> usize {
     /// Tiles start where the pattern of the 128-byte swizzle repeats.
     const TILE_ALIGNMENT: usize = 1024;
+    /// Rows of ones below V, with which the tensor cores add up the weights of a row.
+    const SUM_ROWS: usize = 8;
     let Config { warpgroups, tile_keys, stages, .. } = *config;
-    let sum_rows = if config.row_sum == RowSum::Tensor { 8 } else { 0 };
     let queries = config.tile_queries() * head_dim;
     let keys = tile_keys * head_dim;
-    let values = ((head_dim + sum_rows) * tile_keys).next_multiple_of(TILE_ALIGNMENT);
+    let values = ((head_dim + SUM_ROWS) * tile_keys).next_multiple_of(TILE_ALIGNMENT);
     let sums = if config.sums == Sums::Shared { warpgroups * 128 * 4 * head_dim / 2 } else { 0 };
     let barriers = 8 * (4 * stages + 2);
     queries + stages * (keys + values) + sums + barriers

@@ -1,9 +1,6 @@
 //! What rules bind the knobs of the hopper kernel: among themselves, and on a problem and a machine.
 
-use super::config::{
-    Config, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums,
-    Weights,
-};
+use super::config::{Config, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Scores, Share, SplitKeys, Sums, Weights};
 use crate::cuda::{Arch, Operands};
 use crate::error::{Error, Result};
 use crate::problem::{Mask, Problem};
@@ -46,54 +43,11 @@ impl Config {
                 "set scores=f16, or linear=0",
             ));
         }
-        if self.weights != Weights::Fp8 && (self.linear > 0 || self.row_sum != RowSum::Tensor) {
+        if self.weights != Weights::Fp8 && self.linear > 0 {
             return Err(Error::invalid(
                 "weights",
-                "two parts are for exact exponentials, and the products sum them up",
-                "set linear=0 and row_sum=tensor, or weights=fp8",
-            ));
-        }
-        if self.row_sum == RowSum::Adds && self.scores != Scores::F32 {
-            return Err(Error::invalid(
-                "row_sum",
-                "f16 scores become codes without passing through a sum",
-                "set row_sum=tensor, or scores=f32",
-            ));
-        }
-        if self.order == Order::Pingpong && self.warpgroups != 2 {
-            return Err(Error::invalid(
-                "order",
-                format!("pingpong is for two warpgroups, and there are {}", self.warpgroups),
-                "set warpgroups=2, or order=free",
-            ));
-        }
-        if self.order == Order::Pingpong && self.promote > 0 {
-            return Err(Error::invalid(
-                "order",
-                "pingpong has no registers left for promoted sums",
-                "set promote=0 and sums=registers, or order=free",
-            ));
-        }
-        if self.store == Store::Beside && self.warpgroups == 1 {
-            return Err(Error::invalid(
-                "store",
-                "a single warpgroup mostly has one tile to do, and none to begin beside its store",
-                "set warpgroups=2 or 3, or store=alone",
-            ));
-        }
-        if self.store == Store::Beside && self.split_keys == SplitKeys::On {
-            return Err(Error::invalid(
-                "store",
-                "warpgroups meet to store parts of split keys, and one that has begun its next tile may hold the keys that \
-                 another needs to get there",
-                "set split_keys=off, or store=alone",
-            ));
-        }
-        if self.store == Store::Beside && self.flight > 2 {
-            return Err(Error::invalid(
-                "flight",
-                format!("{} products and the next tile's first one are more than the compiler can follow", self.flight),
-                "set 2 or less, or store=alone",
+                "two parts are for exact exponentials",
+                "set linear=0, or weights=fp8",
             ));
         }
         if self.flight > self.tile_keys / STEP_KEYS {
@@ -146,18 +100,13 @@ impl Config {
 
     /// With all keys at once there is one tile, and what is for several has no meaning.
     fn check_keys(&self) -> Result<()> {
-        let one_tile = self.warpgroups <= 2
-            && self.stages == 1
-            && self.promote == 0
-            && self.split_keys == SplitKeys::Off
-            && self.rescale == Rescale::Lazy
-            && self.row_sum == RowSum::Tensor;
+        let one_tile =
+            self.warpgroups <= 2 && self.stages == 1 && self.promote == 0 && self.split_keys == SplitKeys::Off;
         if self.keys == Keys::AtOnce && !one_tile {
             return Err(Error::invalid(
                 "keys",
-                "all keys at once are one tile for one warpgroup or two, summed up once and by the products",
-                "set warpgroups=1 or 2, stages=1, promote=0, sums=registers, split_keys=off, rescale=lazy and row_sum=tensor, \
-                 or keys=streamed",
+                "all keys at once are one tile for one warpgroup or two, summed up once",
+                "set warpgroups=1 or 2, stages=1, promote=0, sums=registers and split_keys=off, or keys=streamed",
             ));
         }
         if self.share != Share::Nothing && !(self.keys == Keys::AtOnce && self.tile_keys > LINE_KEYS) {
@@ -300,11 +249,8 @@ mod tests {
             ("tile_keys=96", "tile_keys"),
             ("fast,tile_keys=512", "tile_keys"),
             ("fast,tile_keys=64,flight=4", "flight"),
-            ("fast,warpgroups=1,store=beside", "store"),
-            ("fast,store=beside,flight=2,split_keys=on", "store"),
             ("fast,share=values", "share"),
             ("fast,launch=dependent,grid=rounds", "grid"),
-            ("fast,store=beside,flight=4", "flight"),
             ("tile_keys=many", "tile_keys"),
             ("stages=5", "stages"),
             ("linear=9", "linear"),
@@ -312,10 +258,6 @@ mod tests {
             ("precise,linear=1", "weights"),
             ("fast,scores=f32", "linear"),
             ("fast,weights=split", "weights"),
-            ("precise,row_sum=adds", "weights"),
-            ("fast,row_sum=adds", "row_sum"),
-            ("fast,warpgroups=3,order=pingpong", "order"),
-            ("fast,warpgroups=2,order=pingpong", "order"),
             ("fast,tile_keys=192", "promote"),
             ("fast,promote=0,sums=shared", "sums"),
             ("precise,scores=f32", "tile_keys"),

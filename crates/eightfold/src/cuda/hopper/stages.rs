@@ -1,8 +1,6 @@
 //! The stages of the hopper kernel: one for each accuracy, with the tiles that suit it.
 
-use super::config::{
-    Config, Grid, Keys, Launch, Order, Rescale, RowSum, Scores, Share, SplitKeys, Store, Sums, Weights,
-};
+use super::config::{Config, Grid, Keys, Launch, Scores, Share, SplitKeys, Sums, Weights};
 use crate::error::Result;
 use crate::knobs;
 use crate::problem::{Accuracy, Mask, Problem};
@@ -21,14 +19,10 @@ const BASE: Config = Config {
     linear: 0,
     promote: 512,
     sums: Sums::Shared,
-    row_sum: RowSum::Tensor,
-    rescale: Rescale::Lazy,
     split_keys: SplitKeys::Off,
     launch: Launch::Plain,
-    order: Order::Free,
     flight: 2,
     keys: Keys::Streamed,
-    store: Store::Alone,
     share: Share::Nothing,
     grid: Grid::Work,
 };
