@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Some(Command::Evolve(own)) => commands::evolve::execute(&own, nvrtc, json),
         Some(Command::Worker(arguments)) => commands::worker::execute(&arguments),
         Some(Command::Ledger(own)) => commands::ledger::execute(&own, nvrtc, json),
+        Some(Command::Records(arguments)) => commands::records::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),
         Some(Command::Explain(arguments)) => commands::explain::execute(&arguments, json),

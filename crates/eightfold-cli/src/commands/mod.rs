@@ -14,6 +14,7 @@ pub mod ledger;
 mod measure;
 pub mod profile;
 pub mod recording;
+pub mod records;
 pub mod report;
 pub mod run;
 mod selection;

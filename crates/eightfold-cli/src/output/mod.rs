@@ -23,6 +23,7 @@ pub mod profile_table;
 pub mod quantizer_table;
 #[cfg(test)]
 mod readme;
+pub mod records_table;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};

@@ -27,15 +27,9 @@ fn records(kind: Kind, on_gpu: bool) -> Vec<(String, Record)> {
 }
 
 fn all_records() -> Vec<(String, Record)> {
-    let folders = std::fs::read_dir(root().join("results")).unwrap().map(|entry| entry.unwrap());
-    let mut records: Vec<_> = folders
-        .filter(|entry| entry.path().join("record.json").is_file())
-        .map(|entry| {
-            (entry.file_name().into_string().unwrap(), Record::read(&entry.path().join("record.json")).unwrap())
-        })
-        .collect();
-    records.sort_by(|a, b| a.0.cmp(&b.0));
-    records
+    let filed = eightfold_lab::archive::read(&root().join("results")).unwrap();
+    // Those of the simulated device have a page and tests of their own.
+    filed.into_iter().filter(|filed| filed.topic != "simulator").map(|filed| (filed.name, filed.record)).collect()
 }
 
 fn p50(group: &Group, name: &str) -> Option<f64> {

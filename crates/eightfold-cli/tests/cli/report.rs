@@ -6,7 +6,9 @@ use std::process::Command;
 
 /// A record of this project's.
 fn record(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name)
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let run = |path: &PathBuf| path.file_name().is_some_and(|run| run == name);
+    eightfold_lab::store::folders_of_runs(&results).into_iter().find(run).unwrap()
 }
 
 const GPU_LADDER: &str = "20261115T090438Z-ladder";
