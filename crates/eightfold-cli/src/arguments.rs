@@ -37,6 +37,9 @@ pub enum Command {
     Run(run::Arguments),
     /// Time chosen variants, taking turns, with peers beside them
     Bench(bench::Arguments),
+    /// Write the pages of the book and the parts of the README that come from records
+    #[command(hide = true)]
+    Book,
     /// Say whether B is faster than A: two variants or two binaries now, or two records
     ///
     /// PASS: the whole 95 % interval of the speed-up p50(A) / p50(B) is at or above the required one. VALID NEGATIVE: all

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         None => commands::ladder::execute(&arguments.ladder, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
+        Some(Command::Book) => commands::book::execute(),
         Some(Command::Compare(own)) => commands::compare::execute(&own, nvrtc, json),
         Some(Command::Profile(own)) => commands::profile::execute(&own, nvrtc, json),
         Some(Command::Contestant(arguments)) => commands::contestant::execute(&arguments),

@@ -2,6 +2,7 @@
 
 pub mod attend;
 pub mod bench;
+pub mod book;
 mod build;
 pub mod compare;
 pub mod contestant;

@@ -1,6 +1,7 @@
 //! What people and programs see: one file per output.
 
 pub mod bench_table;
+pub mod book;
 pub mod build_table;
 #[cfg(test)]
 pub mod compare_data;
