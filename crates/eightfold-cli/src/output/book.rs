@@ -457,8 +457,9 @@ fn chart(filed: &[Filed]) -> String {
     }
     let _ = writeln!(
         svg,
-        "<text x=\"16\" y=\"{}\" font-size=\"11\" fill=\"#57606a\">Medians by graph replay, no mask. Record {}, commit {}, {}.</text>\n</svg>",
+        "<text x=\"16\" y=\"{}\" font-size=\"11\" fill=\"#57606a\">Medians by graph replay, no mask; {}. Record {}, commit {}, {}.</text>\n</svg>",
         height - 10,
+        groups[0].outputs(),
         from.name,
         from.short_commit(),
         from.date()

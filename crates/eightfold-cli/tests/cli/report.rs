@@ -60,7 +60,7 @@ fn verdicts_have_their_table() {
 fn the_page_is_called_report_unless_told_otherwise_and_json_says_what_was_written() {
     let place = Place::new();
     let folder = record(CPU_BENCH);
-    let said = place.succeed(&format!("report {}/record.json --json", folder.display()));
+    let said = place.succeed(&format!("report {}/record.json.gz --json", folder.display()));
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["page"], &said["records"][0]), (&"report.html".into(), &CPU_BENCH.into()));
     assert_eq!(said["bytes"], std::fs::metadata(place.file("report.html")).unwrap().len());
