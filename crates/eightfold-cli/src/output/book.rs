@@ -102,15 +102,15 @@ fn hopper(filed: &[Filed]) -> String {
         if let Some(first) = flagship.first() {
             let mask = if first.problem.causal { ", causal" } else { "" };
             let _ = write!(text, "## Time by graph replay{mask}\n\n{}", source(filed));
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "Medians. In brackets: how many times faster than the fastest peer. {}.\n",
+                "Medians. In brackets: how many times faster than the fastest peer. Formats: {}.",
                 first.outputs()
             );
             text.push_str("Our launches may overlap (programmatic dependent launch). The peers' launches do not.\n\n");
             text.push_str(&table(&columns, flagship.iter().map(|group| flagship_row(group))));
             let _ = write!(text, "## Time of a single launch{mask}\n\n{}", source(filed));
-            text.push_str("Medians between two events on an idle device. Nothing overlaps.\n\n");
+            text.push_str("Medians between two events on an idle device. Nothing overlaps. Peers are launched through PyTorch.\n\n");
             let single = |entry: &Entry| time(entry.launch_timing.as_ref().map(|timing| timing.summary.p50_us));
             text.push_str(&table(&columns, flagship.iter().map(|group| across(group, single))));
             let _ = write!(text, "## Error{mask}\n\n{}", source(filed));
@@ -145,7 +145,7 @@ fn ladder(filed: &[Filed]) -> String {
         let _ = write!(text, "## What the plan picks, beside PyTorch\n\n{}", source(filed));
         let _ = write!(
             text,
-            "In brackets: how many times faster than FlashAttention-2. {}.\n\n",
+            "In brackets: how many times faster than FlashAttention-2. Formats: {}.\n\n",
             filed.record.groups[0].outputs()
         );
         text.push_str(&table(&bench, filed.record.groups.iter().map(gpu_row)));
@@ -307,7 +307,10 @@ fn correctness(filed: &[Filed], root: &Path) -> String {
     });
     let head =
         ["problem", "variants that passed", "cases", "largest relative L2", "commit", "date", "device", "record"];
-    let mut text = format!("# Correctness\n\nRuns of the correctness gate.\n\n{}", table(&head, rows));
+    let mut text = format!(
+        "# Correctness\n\nRuns of the correctness gate. The largest error is over all variants and kinds of inputs.\n\n{}",
+        table(&head, rows)
+    );
     for filed in of(filed, "correctness", Kind::Build) {
         let _ = write!(text, "## Compiled, not run\n\n{}", source(filed));
         let rows = filed.record.builds.iter().map(|group| format!("| {} | {} |", group.kind(), group.entries.len()));
