@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the records of the simulated device that docs/simulator.md shows.
+# Makes the records of the simulated device that docs/src/simulator.md shows.
 #
 #   scripts/simulator.sh OUT [SECTION]...
 #
@@ -39,6 +39,7 @@ calibrate() {
             EIGHTFOLD_SIMULATED_MULTIPROCESSORS=132 "$eightfold" run "$@" --kernel "$kernel" --shape $shapes \
                 ${mask:+--causal} --out "$records" >"$out/calibration/$kernel$mask.$suffix.log"
             mv "$records"/*/record.json "$out/calibration/$kernel$mask.$suffix.json"
+            "$eightfold" records --pack "$out/calibration" >/dev/null
             rm -r "$records" "$out/calibration/$kernel$mask.$suffix.log"
         done
     done

@@ -1,7 +1,7 @@
 //! The command line: what may be asked, and mistakes answered in one line.
 
 use crate::commands::{
-    attend, bench, compare, contestant, doctor, evolve, explain, ladder, ledger, profile, report, run, worker,
+    attend, bench, compare, contestant, doctor, evolve, explain, ladder, ledger, profile, records, report, run, worker,
 };
 use crate::{MISTAKE, output};
 use clap::error::ErrorKind;
@@ -37,6 +37,9 @@ pub enum Command {
     Run(run::Arguments),
     /// Time chosen variants, taking turns, with peers beside them
     Bench(bench::Arguments),
+    /// Write the pages of the book and the parts of the README that come from records
+    #[command(hide = true)]
+    Book,
     /// Say whether B is faster than A: two variants or two binaries now, or two records
     ///
     /// PASS: the whole 95 % interval of the speed-up p50(A) / p50(B) is at or above the required one. VALID NEGATIVE: all
@@ -65,6 +68,8 @@ pub enum Command {
     Worker(worker::Arguments),
     /// Show what every stage and every optimisation was expected to bring, and what it brought
     Ledger(ledger::Arguments),
+    /// List the records that are kept: commit, device, date, and whether their sources have changed since
+    Records(records::Arguments),
     /// Show records as one page: verdict, charts, errors, resources, environment
     Report(report::Arguments),
     /// Compute attention on your own tensors

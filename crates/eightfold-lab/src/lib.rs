@@ -1,5 +1,6 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
+pub mod archive;
 pub mod bound;
 pub mod build;
 pub mod choice;

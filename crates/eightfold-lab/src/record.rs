@@ -8,6 +8,7 @@ use crate::measure::{Cache, Conditions, Samples, Summary, Timer};
 use crate::profile::Profiled;
 use crate::provenance::Provenance;
 use crate::quantizer::QuantizerGroup;
+use crate::store;
 use eightfold::{Error, Mask, Problem, Result, Shape};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -342,10 +343,24 @@ impl Record {
         text
     }
 
-    /// Reads a record back.
+    /// The record with one check, the nearest to its limit, for every case that passed; all else is as it was.
+    ///
+    /// The limits are in `thresholds`, and the errors in the case: what is left out can be computed from them.
+    #[must_use]
+    pub fn compact(mut self) -> Self {
+        for case in self.groups.iter_mut().flat_map(|group| &mut group.entries).flat_map(|entry| &mut entry.cases) {
+            if case.checks.iter().all(|check| check.pass) {
+                let nearest = case.checks.iter().max_by(|a, b| a.share().total_cmp(&b.share())).cloned();
+                case.checks = nearest.into_iter().collect();
+            }
+        }
+        self
+    }
+
+    /// Reads a record back, compressed or not.
     pub fn read(path: &Path) -> Result<Self> {
         let invalid = |rule: String| Error::invalid("record", format!("{} {rule}", path.display()), OWN_RECORD);
-        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+        let text = store::read_text(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| invalid(format!("is not JSON: {error}")))?;
         let schema = value.get("schema").and_then(serde_json::Value::as_u64);
@@ -421,6 +436,36 @@ mod tests {
         assert!(read(r#"{"schema": 2}"#).contains("has schema 2, and this version reads 1"));
         assert!(read(r#"{"schema": 1}"#).contains("does not hold a record"));
         assert!(Record::read(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_compact_record_keeps_failures_and_the_check_nearest_to_its_limit() {
+        use crate::gates::Check;
+        let checks = vec![Check::at_most("a", 0.1, 1.0), Check::at_most("b", 0.9, 1.0), Check::at_most("c", 0.0, 0.0)];
+        let case = |checks: Vec<Check>| crate::gates::CaseReport {
+            origin: "gaussian seed 1".into(),
+            kernel: Default::default(),
+            end_to_end: Default::default(),
+            quantizer: Default::default(),
+            lse_max_abs: None,
+            run: Default::default(),
+            output_hash: 7,
+            repeatable: true,
+            rows_compared: 8,
+            checks,
+        };
+        let failed = [checks.clone(), vec![Check::at_most("d", 2.0, 1.0)]].concat();
+        let problem = Problem::new(Shape::new(1, 1, 8, 8)).unwrap();
+        let mut record = Record::new(Kind::Run, Provenance::capture(1));
+        let cases = vec![case(checks), case(failed.clone())];
+        record
+            .groups
+            .push(Group { entries: vec![Entry { cases, ..Entry::new("x", "x") }], ..Group::new("x", &problem) });
+        let compact = record.clone().compact();
+        let kept = |index: usize| &compact.groups[0].entries[0].cases[index].checks;
+        assert_eq!(kept(0).iter().map(|check| &*check.name).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(kept(1), &failed);
+        assert_eq!(compact.clone().compact(), compact);
     }
 
     #[test]

@@ -3,12 +3,68 @@
 use crate::provenance::TimeUtc;
 use crate::record::{Kind, Record};
 use eightfold::{Error, Result};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The name of a record inside its run's folder.
 pub const RECORD_FILE: &str = "record.json";
+/// The name of a record that is kept compressed.
+pub const PACKED_FILE: &str = "record.json.gz";
+
+/// The record in a run's folder, compressed or not; a file is itself.
+pub fn record_file(path: &Path) -> PathBuf {
+    let packed = path.join(PACKED_FILE);
+    match path.is_dir() {
+        true if packed.is_file() => packed,
+        true => path.join(RECORD_FILE),
+        false => path.to_path_buf(),
+    }
+}
+
+/// The folders of the runs in a folder: those directly in it, and those in its topics, one level below.
+pub fn folders_of_runs(folder: &Path) -> Vec<PathBuf> {
+    let inside = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let (runs, topics): (Vec<_>, Vec<_>) = inside(folder).into_iter().partition(|path| record_file(path).is_file());
+    runs.into_iter().chain(topics.iter().flat_map(|topic| inside(topic))).collect()
+}
+
+/// The text of a file that may be compressed with gzip.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut text = String::new();
+        GzDecoder::new(bytes.as_slice()).read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    String::from_utf8(bytes).map_err(invalid)
+}
+
+/// Replaces a record by its compact form, compressed, and returns the path of the new file.
+///
+/// The file is `record.json.gz` for a `record.json`, and `NAME.json.gz` for a `NAME.json`.
+pub fn pack(path: &Path) -> Result<PathBuf> {
+    let file = record_file(path);
+    let record = Record::read(&file)?.compact();
+    let packed = match file.extension() {
+        Some(extension) if extension == "gz" => file.clone(),
+        _ => PathBuf::from(format!("{}.gz", file.display())),
+    };
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let bytes = encoder.write_all(record.to_json().as_bytes()).and_then(|()| encoder.finish());
+    write_file(&packed, &bytes.map_err(|error| cannot_write(&packed, &error))?)?;
+    if packed != file {
+        fs::remove_file(&file).map_err(|error| cannot_write(&file, &error))?;
+    }
+    Ok(packed)
+}
 
 /// A folder of runs, one subfolder each.
 #[derive(Debug, Clone)]
@@ -192,6 +248,19 @@ mod tests {
         let path = Store::open(place.path().join("a/b")).unwrap().write(&record).unwrap();
         assert_eq!(Record::read(&path).unwrap(), record);
         assert_eq!(names(path.parent().unwrap()), [RECORD_FILE]);
+    }
+
+    #[test]
+    fn a_packed_record_is_read_back_and_packing_again_changes_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let record = record();
+        let path = Store::open(place.path()).unwrap().write(&record).unwrap();
+        let packed = pack(&path).unwrap();
+        assert_eq!(names(packed.parent().unwrap()), [PACKED_FILE]);
+        assert_eq!(record_file(packed.parent().unwrap()), packed);
+        assert_eq!(Record::read(&packed).unwrap(), record);
+        let bytes = fs::read(&packed).unwrap();
+        assert_eq!((pack(&packed).unwrap(), fs::read(&packed).unwrap()), (packed, bytes));
     }
 
     #[test]

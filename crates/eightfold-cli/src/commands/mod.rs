@@ -2,6 +2,7 @@
 
 pub mod attend;
 pub mod bench;
+pub mod book;
 mod build;
 pub mod compare;
 pub mod contestant;
@@ -14,6 +15,7 @@ pub mod ledger;
 mod measure;
 pub mod profile;
 pub mod recording;
+pub mod records;
 pub mod report;
 pub mod run;
 mod selection;

@@ -1,6 +1,7 @@
 //! What people and programs see: one file per output.
 
 pub mod bench_table;
+pub mod book;
 pub mod build_table;
 #[cfg(test)]
 pub mod compare_data;
@@ -23,6 +24,7 @@ pub mod profile_table;
 pub mod quantizer_table;
 #[cfg(test)]
 mod readme;
+pub mod records_table;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};

@@ -8,6 +8,7 @@ use eightfold_lab::ledger::{Ledger, OptimisationEntry};
 use eightfold_lab::measure::{Cache, timed_output};
 use eightfold_lab::provenance::{Gpu, Provenance};
 use eightfold_lab::record::{Kind, Record};
+use eightfold_lab::store;
 use eightfold_lab::verdict::SpeedUp;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,9 @@ const CPU_RECORD: &str = "20261115T064004Z-ladder";
 const GPU_RECORD: &str = "20261115T090438Z-ladder";
 
 fn committed(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name)
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let run = |path: &PathBuf| path.file_name().is_some_and(|run| run == name);
+    store::folders_of_runs(&results).into_iter().find(run).unwrap()
 }
 
 /// A folder with a copy of committed records under `folder`.
@@ -24,7 +27,8 @@ fn place_with(folder: &str, names: &[&str]) -> Place {
     let place = Place::new();
     for name in names {
         std::fs::create_dir_all(place.file(folder).join(name)).unwrap();
-        std::fs::copy(committed(name).join("record.json"), place.file(folder).join(name).join("record.json")).unwrap();
+        let text = store::read_text(&store::record_file(&committed(name))).unwrap();
+        std::fs::write(place.file(folder).join(name).join("record.json"), text).unwrap();
     }
     place
 }

@@ -6,7 +6,9 @@ use std::process::Command;
 
 /// A record of this project's.
 fn record(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name)
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let run = |path: &PathBuf| path.file_name().is_some_and(|run| run == name);
+    eightfold_lab::store::folders_of_runs(&results).into_iter().find(run).unwrap()
 }
 
 const GPU_LADDER: &str = "20261115T090438Z-ladder";
@@ -58,7 +60,7 @@ fn verdicts_have_their_table() {
 fn the_page_is_called_report_unless_told_otherwise_and_json_says_what_was_written() {
     let place = Place::new();
     let folder = record(CPU_BENCH);
-    let said = place.succeed(&format!("report {}/record.json --json", folder.display()));
+    let said = place.succeed(&format!("report {}/record.json.gz --json", folder.display()));
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["page"], &said["records"][0]), (&"report.html".into(), &CPU_BENCH.into()));
     assert_eq!(said["bytes"], std::fs::metadata(place.file("report.html")).unwrap().len());

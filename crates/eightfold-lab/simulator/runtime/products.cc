@@ -5,7 +5,7 @@ namespace sim {
 void meet_for_products(bool is_fence, const void* pc);
 
 // ---- numbers ----
-// Bit for bit as an H200 adds, found by comparing (docs/simulator.md):
+// Bit for bit as an H200 adds, found by comparing (docs/src/simulator.md):
 //   wgmma, FP8: 32 products and the sum so far are aligned to the largest exponent among them, where that of a product
 //   is
 //     the sum of its factors' exponents; what lies more than 13 bits below is cut off, toward zero, and the rest is

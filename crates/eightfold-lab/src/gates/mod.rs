@@ -114,6 +114,12 @@ impl Check {
         }
         Check { name, value, limit, pass: value >= limit }
     }
+
+    /// How much of an upper limit the value takes; 0 where the limit is 0 or a lower one.
+    pub fn share(&self) -> f64 {
+        let has_share = self.limit > 0.0 && !self.name.ends_with(AT_LEAST);
+        if has_share { self.value / self.limit } else { 0.0 }
+    }
 }
 
 /// How the name of a check with a lower limit ends.

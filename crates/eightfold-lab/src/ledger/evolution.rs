@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn measurements_and_verdicts_are_the_records() {
-        let (record, kernel) = committed("20261115T090438Z-ladder");
+        let (record, kernel) = committed("ladder/20261115T090438Z-ladder");
         let evolution = Evolution::new(kernel, Some((Path::new("r"), &record)));
         for row in &evolution.stages {
             let group = record.groups.iter().find(|group| group.shape == row.shape).unwrap();
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_record_without_rounds_is_judged_by_its_medians() {
-        let (record, kernel) = committed("20261115T064004Z-ladder");
+        let (record, kernel) = committed("cpu/20261115T064004Z-ladder");
         let evolution = Evolution::new(kernel, Some((Path::new("r"), &record)));
         let avx512 = row(&evolution, "avx512");
         assert_eq!(avx512.gain.unwrap().interval, None);
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn no_committed_time_is_below_its_floor_and_no_claim_is_refuted() {
-        for name in ["20261115T090438Z-ladder", "20261115T064004Z-ladder"] {
+        for name in ["ladder/20261115T090438Z-ladder", "cpu/20261115T064004Z-ladder"] {
             let (record, kernel) = committed(name);
             for row in Evolution::new(kernel, Some((Path::new("r"), &record))).stages {
                 let floor = row.floor.unwrap();
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_claim_stands_or_falls_with_the_measured_time() {
-        let (mut record, kernel) = committed("20261115T064004Z-ladder");
+        let (mut record, kernel) = committed("cpu/20261115T064004Z-ladder");
         let mut standing = |factor: f64| {
             for entry in record.groups.iter_mut().flat_map(|group| &mut group.entries) {
                 entry.timing.as_mut().unwrap().summary.p50_us *= factor;
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn another_machine_is_not_held_against_these_floors() {
-        let (mut record, kernel) = committed("20261115T064004Z-ladder");
+        let (mut record, kernel) = committed("cpu/20261115T064004Z-ladder");
         record.provenance.threads = 16;
         let evolution = Evolution::new(kernel, Some((Path::new("r"), &record)));
         assert!(!evolution.measured.as_ref().unwrap().machine_matches);
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_stage_without_a_time_has_no_gain_and_neither_has_the_next() {
-        let (mut record, kernel) = committed("20261115T064004Z-ladder");
+        let (mut record, kernel) = committed("cpu/20261115T064004Z-ladder");
         for group in &mut record.groups {
             group.entries.iter_mut().find(|entry| entry.name == "avx2").unwrap().timing = None;
         }

@@ -2,7 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::record::{Kind, Record};
-use crate::store::RECORD_FILE;
+use crate::store::{self, record_file};
 use eightfold::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -32,10 +32,11 @@ pub fn newest(folders: &[&Path], kernel: Kernel) -> Found {
 
 /// The records of all runs of a kind in these folders, newest first; folders need not exist.
 pub fn runs(folders: &[&Path], kind: Kind) -> Vec<PathBuf> {
-    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
     let kind = format!("-{kind}");
-    let mut runs: Vec<(String, PathBuf)> = entries
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().join(RECORD_FILE))))
+    let mut runs: Vec<(String, PathBuf)> = folders
+        .iter()
+        .flat_map(|folder| store::folders_of_runs(folder))
+        .filter_map(|folder| Some((folder.file_name()?.to_str()?.to_string(), record_file(&folder))))
         // A run's name begins with its time, then its kind. Names that begin with a dot are not complete.
         .filter(|(name, path)| !name.starts_with('.') && name.contains(&kind) && path.is_file())
         .collect();
@@ -67,7 +68,7 @@ pub fn comparisons(runs: Vec<PathBuf>) -> Comparisons {
 
 /// The ladder record at this path, a file or the folder of its run, and the kernel whose stages it measures.
 pub fn load(path: &Path) -> Result<(PathBuf, Record, Kernel)> {
-    let file = if path.is_dir() { path.join(RECORD_FILE) } else { path.to_path_buf() };
+    let file = record_file(path);
     let record = Record::read(&file)?;
     let kernel = kernel_of(&record).ok_or_else(|| {
         Error::invalid(
@@ -92,6 +93,7 @@ pub fn kernel_of(record: &Record) -> Option<Kernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::RECORD_FILE;
 
     fn results() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results")
@@ -130,9 +132,9 @@ mod tests {
             std::fs::write(place.path().join(name).join(RECORD_FILE), text).unwrap();
             place.path().join(name).join(RECORD_FILE)
         };
-        let committed = |name: &str| std::fs::read_to_string(results().join(name).join(RECORD_FILE)).unwrap();
-        let old = run("20260101T000000Z-compare", &committed("20261115T112839Z-compare"));
-        let new = run("20260102T000000Z-compare-2", &committed("20261115T113231Z-compare"));
+        let committed = |name: &str| store::read_text(&record_file(&results().join(name))).unwrap();
+        let old = run("20260101T000000Z-compare", &committed("planted/20261115T112839Z-compare"));
+        let new = run("20260102T000000Z-compare-2", &committed("planted/20261115T113231Z-compare"));
         run("20260103T000000Z-compare", "{}");
         run("20260104T000000Z-ladder", "{}");
         let found = comparisons(runs(&[place.path(), Path::new("/nowhere")], Kind::Compare));
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_record_of_something_else_is_refused() {
-        for name in ["20261115T090626Z-bench", "20261115T090533Z-ladder"] {
+        for name in ["ladder/20261115T090626Z-bench", "ladder/20261115T090533Z-ladder"] {
             let error = load(&results().join(name)).unwrap_err().to_string();
             assert!(error.contains("does not measure the stages of a ladder without a mask"), "{error}");
         }

@@ -20,7 +20,7 @@ mod table;
 mod words;
 
 use crate::record::Record;
-use crate::store::RECORD_FILE;
+use crate::store::{self, PACKED_FILE, RECORD_FILE};
 use eightfold::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -50,14 +50,14 @@ impl Source {
 
 /// The file of a record that is named by its file or by the folder that holds it.
 pub fn record_file(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(RECORD_FILE) } else { path.to_path_buf() }
+    store::record_file(path)
 }
 
 /// What tells a record from others: its folder's name, since most are called `record.json`.
 fn name(file: &Path) -> String {
     let named = match file.file_name() {
         // A path such as `record.json` says nothing about the folder that it is in.
-        Some(name) if name == RECORD_FILE => {
+        Some(name) if name == RECORD_FILE || name == PACKED_FILE => {
             let whole = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
             whole.parent().and_then(Path::file_name).map(ToOwned::to_owned)
         }

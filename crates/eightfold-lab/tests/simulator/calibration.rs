@@ -1,10 +1,10 @@
-//! What docs/simulator.md says of whole kernels is what its records hold.
+//! What docs/src/simulator.md says of whole kernels is what its records hold.
 
 use eightfold_lab::record::Record;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const DOCUMENT: &str = include_str!("../../../../docs/simulator.md");
+const DOCUMENT: &str = include_str!("../../../../docs/src/simulator.md");
 
 fn record(name: &str) -> Record {
     Record::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/simulator").join(name)).unwrap()
@@ -36,8 +36,8 @@ fn cases(name: &str, device: &str) -> BTreeMap<String, (f64, u64)> {
 fn errors_on_the_simulator_are_those_on_an_h200() {
     let (mut compared, mut same_bits, mut furthest) = (0, 0, 0.0f64);
     for name in ["hopper", "hopper-causal", "ladder", "ladder-causal"] {
-        let device = cases(&format!("calibration/{name}.h200.json"), "NVIDIA H200");
-        for (key, (error, hash)) in cases(&format!("calibration/{name}.simulator.json"), "simulated Hopper") {
+        let device = cases(&format!("calibration/{name}.h200.json.gz"), "NVIDIA H200");
+        for (key, (error, hash)) in cases(&format!("calibration/{name}.simulator.json.gz"), "simulated Hopper") {
             let (expected, expected_hash) = device[&key];
             compared += 1;
             same_bits += usize::from(hash == expected_hash);
@@ -57,7 +57,7 @@ fn errors_on_the_simulator_are_those_on_an_h200() {
 fn medians(mask: &str, side: &str) -> BTreeMap<String, f64> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for turn in 1..=3 {
-        for group in record(&format!("cost/{mask}-{turn}-{side}.json")).groups {
+        for group in record(&format!("cost/{mask}-{turn}-{side}.json.gz")).groups {
             times.entry(group.problem.title(&group.shape)).or_default().push(group.entries[0].p50_us().unwrap());
         }
     }
