@@ -3,7 +3,6 @@
 
 use crate::error::{Error, Result};
 use crate::suggest;
-use std::iter;
 
 /// The name and the meaning of a knob, and what it may be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,28 +32,34 @@ pub(crate) fn find_stage<Config>(stages: &'static [Stage<Config>], name: &str) -
     stages.iter().find(|stage| stage.name == name).ok_or_else(|| suggest::unknown("stage", name, &names))
 }
 
-/// Configs without end, every listed value of every knob as likely as any other; a seed always gives the same.
-pub(crate) fn draws<Config: Default>(
-    seed: u64,
-    knobs: &'static [Knob],
-    set: fn(Config, &str, &str) -> Result<Config>,
-) -> impl Iterator<Item = Config> {
-    let mut state = seed;
-    let mut below = move |count: usize| {
-        // Knuth's generator; its high bits look random enough to pick values by.
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % count
-    };
-    let draw = move || {
-        let draw = |config, knob: &Knob| set(config, knob.name, knob.values[below(knob.values.len())]);
-        knobs.iter().try_fold(Config::default(), draw)
-    };
-    iter::repeat_with(draw).flatten()
+/// What settings of knobs must not be, whatever the problem and the machine.
+pub(crate) struct Rule<Config> {
+    /// The knob that breaks it.
+    pub(crate) knob: &'static str,
+    pub(crate) broken: fn(&Config) -> bool,
+    pub(crate) because: &'static str,
+    pub(crate) fix: &'static str,
+}
+
+/// An error about the first rule that is broken.
+pub(crate) fn check_rules<Config>(config: &Config, rules: &[Rule<Config>]) -> Result<()> {
+    match rules.iter().find(|rule| (rule.broken)(config)) {
+        Some(rule) => Err(Error::invalid(rule.knob, rule.because, rule.fix)),
+        None => Ok(()),
+    }
+}
+
+/// An error where a number is none of those that a knob may be.
+pub(crate) fn check_listed(knob: &str, value: usize, listed: &[usize]) -> Result<()> {
+    if listed.contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(knob, format!("{value} is not one of {listed:?}"), "choose one of them"))
 }
 
 /// Declares an enum of knob values with their names as text.
 macro_rules! knob_values {
-    ($(#[$meta:meta])* $knob:ident($name:literal) { $($(#[$doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
+    ($(#[$meta:meta])* $knob:ident($name:expr) { $($(#[$doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $knob { $($(#[$doc])* $value),+ }
@@ -84,6 +89,10 @@ macro_rules! knob_values {
             fn read(_: &str, text: &str, _: &str) -> $crate::Result<Self> {
                 text.parse()
             }
+
+            fn on_device(&self) -> usize {
+                *self as usize
+            }
         }
     };
 }
@@ -94,11 +103,18 @@ pub(crate) use knob_values;
 pub(crate) trait KnobValue: Sized {
     /// `fix` is what a person should do about a number that is none.
     fn read(knob: &str, text: &str, fix: &str) -> Result<Self>;
+
+    /// The number that device code knows it by.
+    fn on_device(&self) -> usize;
 }
 
 impl KnobValue for usize {
     fn read(knob: &str, text: &str, fix: &str) -> Result<Self> {
         text.parse().map_err(|_| Error::invalid(knob, format!("`{text}` is not a number"), fix))
+    }
+
+    fn on_device(&self) -> usize {
+        *self
     }
 }
 
@@ -155,3 +171,90 @@ macro_rules! config_text {
 }
 
 pub(crate) use config_text;
+
+/// Declares the knobs of a kernel that is compiled at run time, each once: what it does, what it may be (numbers in brackets, or
+/// names in braces), its default, and the macros by which device code reads it, with what it reads where that is not the value.
+///
+/// It makes `Config`, [`KNOBS`](Knob), the form as text, and an enum for each knob with names. Beside it stand `stages::find` and
+/// `check`.
+macro_rules! knobs {
+    (
+        $(#[$meta:meta])*
+        numbers: $fix:literal;
+        $(
+            $(#[doc = $what:literal])+
+            $knob:ident: $type:ident $values:tt = $default:expr => [$($macro:ident $(= $value:expr)?),+];
+        )+
+    ) => {
+        $($crate::knobs::knob_type! { $(#[doc = $what])+ $knob $type $values })+
+
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct Config {
+            $($(#[doc = $what])+ pub $knob: $type),+
+        }
+
+        /// Every knob, in the order in which a config prints them.
+        pub const KNOBS: &[$crate::knobs::Knob] = &[$($crate::knobs::Knob {
+            name: stringify!($knob),
+            values: $crate::knobs::knob_names!($type $values),
+            what: concat!($($what),+).trim_ascii(),
+        }),+];
+
+        impl Config {
+            /// Every knob at its default.
+            pub(crate) const DEFAULT: Config = Config { $($knob: $default),+ };
+
+            /// Whether every number is one of those that its knob may be.
+            fn check_numbers(&self) -> $crate::Result<()> {
+                $($crate::knobs::knob_check!(self $knob $type $values);)+
+                Ok(())
+            }
+
+            /// The macros by which device code reads the knobs.
+            pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
+                vec![$($(
+                    (stringify!($macro), $crate::knobs::knob_define!(self $knob $($value)?).to_string())
+                ),+),+]
+            }
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Config::DEFAULT
+            }
+        }
+
+        $crate::knobs::config_text! { numbers: $fix; $($knob),+ }
+    };
+}
+
+macro_rules! knob_type {
+    ($(#[$doc:meta])+ $knob:ident usize $values:tt) => {};
+    ($(#[$doc:meta])+ $knob:ident $type:ident $values:tt) => {
+        $crate::knobs::knob_values! { $(#[$doc])+ $type(stringify!($knob)) $values }
+    };
+}
+
+macro_rules! knob_names {
+    (usize [$($number:literal),+]) => { &[$(stringify!($number)),+] };
+    ($type:ident $values:tt) => { $type::NAMES };
+}
+
+macro_rules! knob_check {
+    ($config:ident $knob:ident usize $values:tt) => {
+        $crate::knobs::check_listed(stringify!($knob), $config.$knob, &$values)?
+    };
+    ($config:ident $knob:ident $type:ident $values:tt) => {};
+}
+
+macro_rules! knob_define {
+    ($config:ident $knob:ident) => {
+        $crate::knobs::KnobValue::on_device(&$config.$knob)
+    };
+    ($config:ident $knob:ident $value:expr) => {
+        ($value)($config)
+    };
+}
+
+pub(crate) use {knob_check, knob_define, knob_names, knob_type, knobs};

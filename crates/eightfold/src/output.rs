@@ -2,10 +2,12 @@
 
 use crate::error::{Error, Result};
 use crate::problem::{OutputFormat, Problem};
+use crate::tensor::Dims;
 use half::{bf16, f16};
 
 /// The values of an output, in the number format that the problem asked for.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Values {
     /// 32-bit floats.
     F32(Vec<f32>),
@@ -39,7 +41,26 @@ impl Values {
         }
     }
 
+    /// Values in this format.
+    pub(crate) fn of_f32(format: OutputFormat, values: Vec<f32>) -> Self {
+        match format {
+            OutputFormat::F32 => Values::F32(values),
+            OutputFormat::F16 => Values::F16(values.into_iter().map(f16::from_f32).collect()),
+            OutputFormat::Bf16 => Values::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+        }
+    }
+
+    /// The number format.
+    pub(crate) fn format(&self) -> OutputFormat {
+        match self {
+            Values::F32(_) => OutputFormat::F32,
+            Values::F16(_) => OutputFormat::F16,
+            Values::Bf16(_) => OutputFormat::Bf16,
+        }
+    }
+
     /// Overwrites every element.
+    #[doc(hidden)]
     pub fn fill(&mut self, value: f32) {
         match self {
             Values::F32(values) => values.fill(value),
@@ -51,18 +72,24 @@ impl Values {
 
 /// The output of attention: values in the problem's output layout, and the log-sum-exp if it was wanted.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Output {
-    /// `[B,Hq,Sq,D]` or `[B,Sq,Hq,D]`, as the problem says.
+    /// `[B,Hq,Sq,Dv]` or `[B,Sq,Hq,Dv]`, as the problem says.
     pub values: Values,
-    /// Natural logarithm of the sum of the exponentials of each row's scaled scores, `[B,Hq,Sq]`;
-    /// −∞ for a row that sees no key.
+    /// Natural logarithm of the sum of the exponentials of each row's scores and of its sink, if there is one, `[B,Hq,Sq]`;
+    /// −∞ for a row that sees no key and has no sink.
     pub lse: Option<Vec<f32>>,
 }
 
 impl Output {
     /// Room for the output of this problem, all zero.
     pub fn zeros(problem: &Problem) -> Self {
-        let dims = problem.shape().query_dims();
+        Output::zeros_of(problem, problem.output_dims())
+    }
+
+    /// The same for rows of these dimensions.
+    #[doc(hidden)]
+    pub fn zeros_of(problem: &Problem, dims: Dims) -> Self {
         let count = dims.count();
         Output {
             values: match problem.output_format() {
@@ -75,6 +102,7 @@ impl Output {
     }
 
     /// Overwrites everything with NaN, so that a kernel that leaves something out is seen.
+    #[doc(hidden)]
     pub fn poison(&mut self) {
         self.values.fill(f32::NAN);
         if let Some(lse) = &mut self.lse {
@@ -84,15 +112,14 @@ impl Output {
 
     /// Whether this is room for that problem's output.
     pub(crate) fn check(&self, problem: &Problem) -> Result<()> {
-        let dims = problem.shape().query_dims();
-        let format = match &self.values {
-            Values::F32(_) => OutputFormat::F32,
-            Values::F16(_) => OutputFormat::F16,
-            Values::Bf16(_) => OutputFormat::Bf16,
-        };
+        self.check_dims(problem, problem.output_dims())
+    }
+
+    /// Whether this is room for the output of that problem on rows of these dimensions.
+    pub(crate) fn check_dims(&self, problem: &Problem, dims: Dims) -> Result<()> {
         let rows = dims.count() / dims.head_dim;
         let lse_fits = self.lse.as_ref().map(Vec::len) == problem.lse().then_some(rows);
-        if format != problem.output_format() || self.values.len() != dims.count() || !lse_fits {
+        if self.values.format() != problem.output_format() || self.values.len() != dims.count() || !lse_fits {
             return Err(Error::invalid(
                 "output",
                 format!("does not fit the problem {problem}"),

@@ -1,14 +1,20 @@
-//! What to compute, never how: shape, mask, scale, formats.
+//! What to compute, never how: shape, mask, scoring, formats.
+
+mod mask;
+mod scoring;
 
 use crate::error::{Error, Result};
 use crate::knobs::knob_values;
 use crate::tensor::{Dims, Fp8Format, Layout};
+pub use mask::{Mask, Window};
+pub(crate) use scoring::Scoring;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
 /// The sizes of an attention problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Shape {
     /// Independent sequences.
     pub batch: usize,
@@ -26,8 +32,28 @@ pub struct Shape {
 
 impl Shape {
     /// Self-attention: as many key as query heads, as many keys as queries.
-    pub fn new(batch: usize, heads: usize, len: usize, head_dim: usize) -> Self {
+    pub const fn new(batch: usize, heads: usize, len: usize, head_dim: usize) -> Self {
         Shape { batch, query_heads: heads, kv_heads: heads, query_len: len, key_len: len, head_dim }
+    }
+
+    /// The same with another number of sequences.
+    pub const fn with_batch(self, batch: usize) -> Self {
+        Shape { batch, ..self }
+    }
+
+    /// The same with so many heads of K and V, each for as many heads of Q.
+    pub const fn with_kv_heads(self, kv_heads: usize) -> Self {
+        Shape { kv_heads, ..self }
+    }
+
+    /// The same with so many rows of Q per head.
+    pub const fn with_query_len(self, query_len: usize) -> Self {
+        Shape { query_len, ..self }
+    }
+
+    /// The same with so many rows of K and V per head.
+    pub const fn with_key_len(self, key_len: usize) -> Self {
+        Shape { key_len, ..self }
     }
 
     /// Query heads that share one key/value head.
@@ -35,12 +61,12 @@ impl Shape {
         self.query_heads / self.kv_heads
     }
 
-    /// The dimensions of Q and of the output.
+    /// The dimensions of Q.
     pub fn query_dims(&self) -> Dims {
         Dims { batch: self.batch, heads: self.query_heads, len: self.query_len, head_dim: self.head_dim }
     }
 
-    /// The dimensions of K and of V.
+    /// The dimensions of K, and of V unless [`Problem::with_value_dim`] says otherwise.
     pub fn key_dims(&self) -> Dims {
         Dims { batch: self.batch, heads: self.kv_heads, len: self.key_len, head_dim: self.head_dim }
     }
@@ -81,25 +107,9 @@ impl FromStr for Shape {
     }
 }
 
-/// Which keys a query may see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mask {
-    /// Every query sees every key.
-    None,
-    /// Bottom-right aligned, as FlashAttention does: the last query sees every key, and query `i` sees
-    /// keys `0 ..= i + key_len - query_len`. With more queries than keys the first ones see nothing.
-    Causal,
-}
-
-impl Mask {
-    /// The causal mask if it is asked for, and else none.
-    pub fn causal_if(causal: bool) -> Mask {
-        if causal { Mask::Causal } else { Mask::None }
-    }
-}
-
 knob_values! {
     /// The number format of the output.
+    #[non_exhaustive]
     OutputFormat("output") {
         /// 32-bit float.
         F32 = "f32",
@@ -116,6 +126,7 @@ knob_values! {
     /// The error is that of the kernel alone, relative to attention in float64 on the same FP8 tensors, in the mean over inputs
     /// of N(0, 1). It depends on the keys that a query sees, and on no other sequence or head.
     #[derive(Default)]
+    #[non_exhaustive]
     Accuracy("accuracy") {
         /// Within 31e-3: every exponential is linear between powers of two; where keys are many, fewer are.
         #[default]
@@ -157,8 +168,10 @@ impl Accuracy {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Problem {
     shape: Shape,
+    value_dim: usize,
     mask: Mask,
-    softmax_scale: f32,
+    window: Window,
+    scoring: Scoring,
     input_format: Fp8Format,
     output_format: OutputFormat,
     output_layout: Layout,
@@ -193,26 +206,16 @@ impl Problem {
                 "each key/value head must serve the same number of query heads",
             ));
         }
-        if !shape.head_dim.is_multiple_of(8) || shape.head_dim > MAX_HEAD_DIM {
-            let padded = shape.head_dim.next_multiple_of(8);
-            let fix = if padded <= MAX_HEAD_DIM {
-                format!("pad each head with zeros to {padded} and keep the softmax scale of the original")
-            } else {
-                format!("split the head; the widest supported is {MAX_HEAD_DIM}")
-            };
-            return Err(Error::invalid(
-                "head_dim",
-                format!("{} is not a multiple of 8 up to {MAX_HEAD_DIM}", shape.head_dim),
-                fix,
-            ));
-        }
+        check_head_dim("head_dim", shape.head_dim, " and keep the softmax scale of the original")?;
         for dims in [shape.query_dims(), shape.key_dims()] {
             dims.checked_count()?;
         }
         Ok(Problem {
             shape,
+            value_dim: shape.head_dim,
             mask: Mask::None,
-            softmax_scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            window: Window::default(),
+            scoring: Scoring::scaled(1.0 / (shape.head_dim as f32).sqrt()),
             input_format: Fp8Format::E4m3,
             output_format: OutputFormat::F32,
             output_layout: Layout::Bhsd,
@@ -220,6 +223,19 @@ impl Problem {
             accuracy: Accuracy::default(),
             batch_invariant: false,
         })
+    }
+
+    /// The same problem with so many channels per head of V and of the output; the shape's are those of Q and K.
+    pub fn with_value_dim(self, value_dim: usize) -> Result<Self> {
+        if value_dim == 0 {
+            return Err(Error::invalid("value_dim", "must be at least 1, got 0", "give a positive size"));
+        }
+        check_head_dim("value_dim", value_dim, "")?;
+        let problem = Problem { value_dim, ..self };
+        for dims in [problem.value_dims(), problem.output_dims()] {
+            dims.checked_count()?;
+        }
+        Ok(problem)
     }
 
     /// The same problem under a causal mask.
@@ -232,19 +248,44 @@ impl Problem {
         Problem { mask, ..self }
     }
 
-    /// The same problem with another softmax scale; it must be finite and positive.
-    pub fn with_softmax_scale(self, softmax_scale: f32) -> Result<Self> {
-        if !softmax_scale.is_finite() || softmax_scale <= 0.0 {
-            return Err(Error::invalid(
-                "softmax_scale",
-                format!("must be finite and positive, got {softmax_scale}"),
-                format!("leave it out for the default 1/sqrt({})", self.shape.head_dim),
-            ));
-        }
-        Ok(Problem { softmax_scale, ..self })
+    /// The same problem with a sliding window, within what the mask leaves.
+    pub fn with_window(self, window: Window) -> Self {
+        Problem { window, ..self }
     }
 
-    /// The same problem with inputs in another FP8 format.
+    /// The same problem with another softmax scale; it must be finite and positive.
+    pub fn with_softmax_scale(self, softmax_scale: f32) -> Result<Self> {
+        Ok(Problem { scoring: self.scoring.with_scale(softmax_scale, self.shape.head_dim)?, ..self })
+    }
+
+    /// The same problem with scores that stay below a bound: each becomes `softcap · tanh(score / softcap)` after it was
+    /// scaled. The bound must be finite and positive.
+    pub fn with_softcap(self, softcap: f32) -> Result<Self> {
+        Ok(Problem { scoring: self.scoring.with_softcap(softcap)?, ..self })
+    }
+
+    /// The same problem with an attention sink for every query head: a logit, neither scaled nor capped, that is in the sum of
+    /// each of the head's rows and stands for no key. Q carries the logits: [`Fp8Tensor::with_sinks`](crate::Fp8Tensor::with_sinks).
+    ///
+    /// ```
+    /// use eightfold::{Problem, Shape, Window, attention, quantize};
+    ///
+    /// // A window of 128 keys and sinks, as every other layer of gpt-oss has them.
+    /// let shape = Shape::new(1, 8, 300, 64).with_kv_heads(1);
+    /// let problem = Problem::new(shape)?.causal().with_window(Window::new(Some(127), None)).with_sinks();
+    /// let [queries, keys] = [shape.query_dims(), shape.key_dims()].map(|dims| vec![0.5f32; dims.count()]);
+    /// let [q, k, v] = quantize::for_attention(&problem, [&queries[..], &keys, &keys])?;
+    /// let output = attention(&problem, &q.with_sinks(vec![0.25; 8])?, &k, &v)?;
+    /// // 128 keys of a score of 2, and the sink.
+    /// let share = 128.0 * 2f32.exp() / (128.0 * 2f32.exp() + 0.25f32.exp());
+    /// assert!((output.values.to_f32().last().unwrap() - 0.5 * share).abs() < 1e-3);
+    /// # Ok::<(), eightfold::Error>(())
+    /// ```
+    pub fn with_sinks(self) -> Self {
+        Problem { scoring: Scoring { sinks: true, ..self.scoring }, ..self }
+    }
+
+    /// The same problem with inputs in another format; INT8 is for Q and K, beside V in E4M3.
     pub fn with_input_format(self, input_format: Fp8Format) -> Self {
         Problem { input_format, ..self }
     }
@@ -287,19 +328,57 @@ impl Problem {
         self.shape
     }
 
+    /// The dimensions of V.
+    pub fn value_dims(&self) -> Dims {
+        Dims { head_dim: self.value_dim, ..self.shape.key_dims() }
+    }
+
+    /// The dimensions of the output.
+    pub fn output_dims(&self) -> Dims {
+        Dims { head_dim: self.value_dim, ..self.shape.query_dims() }
+    }
+
     /// The mask.
     pub fn mask(&self) -> Mask {
         self.mask
     }
 
-    /// What the scores are multiplied by before the softmax.
-    pub fn softmax_scale(&self) -> f32 {
-        self.softmax_scale
+    /// The sliding window; by default it is open on both sides.
+    pub fn window(&self) -> Window {
+        self.window
     }
 
-    /// The FP8 format of Q, K and V.
+    /// What the scores are multiplied by before the softmax.
+    pub fn softmax_scale(&self) -> f32 {
+        self.scoring.scale
+    }
+
+    /// The bound of the scores, if they have one.
+    pub fn softcap(&self) -> Option<f32> {
+        self.scoring.softcap
+    }
+
+    /// Whether every query head has an attention sink.
+    pub fn has_sinks(&self) -> bool {
+        self.scoring.sinks
+    }
+
+    /// What becomes of products before the softmax.
+    pub(crate) fn scoring(&self) -> Scoring {
+        self.scoring
+    }
+
+    /// The format of Q and K, and of V where that is FP8.
     pub fn input_format(&self) -> Fp8Format {
         self.input_format
+    }
+
+    /// The FP8 format of V: E4M3 beside Q and K in INT8, else theirs.
+    pub fn value_format(&self) -> Fp8Format {
+        match self.input_format {
+            Fp8Format::Int8 => Fp8Format::E4m3,
+            format => format,
+        }
     }
 
     /// The number format of the output.
@@ -334,18 +413,40 @@ impl Problem {
         Problem { shape: Shape { batch, ..self.shape }, ..*self }
     }
 
+    /// The problem of one sequence of so many queries and keys, of either of which there may be none.
+    pub(crate) fn with_lengths(&self, query_len: usize, key_len: usize) -> Problem {
+        Problem { shape: Shape { batch: 1, query_len, key_len, ..self.shape }, ..*self }
+    }
+
     /// The keys that query `query` sees. Later queries see neither earlier first keys nor earlier last ones.
+    #[inline]
     pub fn visible(&self, query: usize) -> Range<usize> {
         let Shape { query_len, key_len, .. } = self.shape;
-        match self.mask {
-            Mask::None => 0..key_len,
-            Mask::Causal => 0..(query + 1 + key_len).saturating_sub(query_len).min(key_len),
-        }
+        // A query's own key is that many keys behind the first, or before it.
+        let own = query + key_len;
+        let end = |right: usize| own.saturating_add(right.saturating_add(1)).saturating_sub(query_len).min(key_len);
+        let start = |left: usize| own.saturating_sub(query_len.saturating_add(left));
+        self.window.left.map_or(0, start)..self.right().map_or(key_len, end)
+    }
+
+    /// Keys after its own that a query sees under mask and window; all where this is none.
+    fn right(&self) -> Option<usize> {
+        if self.mask == Mask::Causal { Some(0) } else { self.window.right }
     }
 
     /// The keys that some of these queries see, of which there is at least one.
-    pub(crate) fn visible_to(&self, queries: &Range<usize>) -> Range<usize> {
+    #[doc(hidden)]
+    pub fn visible_to(&self, queries: &Range<usize>) -> Range<usize> {
         self.visible(queries.start).start..self.visible(queries.end - 1).end
+    }
+
+    /// The most keys between the first and the last that some of so many queries in a row see.
+    pub(crate) fn most_visible_to(&self, queries: usize) -> usize {
+        let all = self.shape.key_len;
+        match (self.window.left, self.right()) {
+            (Some(left), Some(right)) => left.saturating_add(right).saturating_add(queries).min(all),
+            _ => all,
+        }
     }
 
     /// The tiles of so many keys of which some of these queries see something.
@@ -364,222 +465,57 @@ impl Problem {
     }
 
     /// The FLOP of QKᵀ and PV: multiply-adds count double, masked pairs count not at all.
+    #[doc(hidden)]
     pub fn flop(&self) -> f64 {
-        let Shape { batch, query_heads, query_len, key_len, head_dim, .. } = self.shape;
-        let (queries, keys) = (query_len as f64, key_len as f64);
-        let pairs = match self.mask {
-            Mask::None => queries * keys,
-            // The last query sees every key, and each one before it one key less, down to none.
-            Mask::Causal => {
-                let seeing = queries.min(keys);
-                seeing * keys - seeing * (seeing - 1.0) / 2.0
-            }
+        let Shape { batch, query_heads, head_dim, .. } = self.shape;
+        2.0 * self.visible_pairs() * (batch * query_heads * (head_dim + self.value_dim)) as f64
+    }
+
+    /// Pairs of a query and a key that it sees, in one head.
+    fn visible_pairs(&self) -> f64 {
+        let (queries, keys) = (self.shape.query_len as f64, self.shape.key_len as f64);
+        // The sum over the queries of `query + offset`, each held within 0 and the number of keys.
+        let sum = |offset: f64| {
+            let first = (-offset).clamp(0.0, queries);
+            let last = (keys - offset).clamp(first, queries);
+            (last - first) * ((first + last - 1.0) / 2.0 + offset) + (queries - last) * keys
         };
-        4.0 * pairs * (batch * query_heads * head_dim) as f64
+        let ends = self.right().map_or(queries * keys, |right| sum(1.0 + right as f64 + keys - queries));
+        let starts = self.window.left.map_or(0.0, |left| sum(keys - queries - left as f64));
+        ends - starts
     }
 }
 
-/// The shape, and `causal` where it is.
+/// A head is of 8 to [`MAX_HEAD_DIM`] channels in steps of 8.
+fn check_head_dim(name: &str, head_dim: usize, padded_how: &str) -> Result<()> {
+    if head_dim.is_multiple_of(8) && head_dim <= MAX_HEAD_DIM {
+        return Ok(());
+    }
+    let padded = head_dim.checked_next_multiple_of(8).filter(|padded| *padded <= MAX_HEAD_DIM);
+    let fix = match padded {
+        Some(padded) => format!("pad each head with zeros to {padded}{padded_how}"),
+        None => format!("split the head; the widest supported is {MAX_HEAD_DIM}"),
+    };
+    Err(Error::invalid(name, format!("{head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}"), fix))
+}
+
+/// The shape, with `D/Dv` for D where V has other channels, and each of `causal`, `window=L,R`, `softcap=X` and `sinks` where
+/// it is.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mask = if self.mask == Mask::Causal { " causal" } else { "" };
-        write!(f, "{}{mask}", self.shape)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const SHAPE: Shape = Shape { batch: 2, query_heads: 6, kv_heads: 3, query_len: 5, key_len: 7, head_dim: 16 };
-
-    #[track_caller]
-    fn assert_refused(result: Result<Problem>, expected: &str) {
-        let error = result.unwrap_err().to_string();
-        assert!(error.starts_with(expected), "{error}");
-    }
-
-    #[test]
-    fn the_defaults_are_the_usual_ones() {
-        let problem = Problem::new(SHAPE).unwrap();
-        assert_eq!(problem.shape(), SHAPE);
-        assert_eq!(problem.mask(), Mask::None);
-        assert_eq!(problem.softmax_scale(), 0.25);
-        assert_eq!(problem.input_format(), Fp8Format::E4m3);
-        assert_eq!(problem.output_format(), OutputFormat::F32);
-        assert_eq!(problem.output_layout(), Layout::Bhsd);
-        assert!(!problem.lse());
-        assert_eq!(problem.accuracy().to_string(), "fast");
-    }
-
-    #[test]
-    fn every_setting_is_kept() {
-        let problem = Problem::new(SHAPE)
-            .unwrap()
-            .causal()
-            .with_softmax_scale(0.7)
-            .unwrap()
-            .with_input_format(Fp8Format::E5m2)
-            .with_output_format(OutputFormat::Bf16)
-            .with_output_layout(Layout::Bshd)
-            .unwrap()
-            .with_lse(true)
-            .with_accuracy(Accuracy::Precise);
-        assert_eq!(problem.mask(), Mask::Causal);
-        assert_eq!(problem.accuracy(), Accuracy::Precise);
-        assert_eq!(problem.softmax_scale(), 0.7);
-        assert_eq!(problem.input_format(), Fp8Format::E5m2);
-        assert_eq!(problem.output_format(), OutputFormat::Bf16);
-        assert_eq!(problem.output_layout(), Layout::Bshd);
-        assert!(problem.lse());
-        assert_eq!(problem.with_mask(Mask::None).with_lse(false).to_string(), SHAPE.to_string());
-    }
-
-    #[test]
-    fn a_zero_size_is_refused_by_name() {
-        let shapes = [
-            ("batch", Shape { batch: 0, ..SHAPE }),
-            ("query_heads", Shape { query_heads: 0, ..SHAPE }),
-            ("kv_heads", Shape { kv_heads: 0, ..SHAPE }),
-            ("query_len", Shape { query_len: 0, ..SHAPE }),
-            ("key_len", Shape { key_len: 0, ..SHAPE }),
-            ("head_dim", Shape { head_dim: 0, ..SHAPE }),
-        ];
-        for (name, shape) in shapes {
-            assert_refused(Problem::new(shape), &format!("{name}: must be at least 1, got 0"));
+        write!(f, "{}", self.shape)?;
+        if self.value_dim != self.shape.head_dim {
+            write!(f, "/{}", self.value_dim)?;
         }
-    }
-
-    #[test]
-    fn query_heads_must_be_a_multiple_of_key_heads() {
-        assert_refused(
-            Problem::new(Shape { query_heads: 7, ..SHAPE }),
-            "query_heads: 7 is not a multiple of kv_heads 3; ",
-        );
-        assert_refused(
-            Problem::new(Shape { query_heads: 1, ..SHAPE }),
-            "query_heads: 1 is not a multiple of kv_heads 3; ",
-        );
-        assert!(Problem::new(Shape { kv_heads: 1, ..SHAPE }).is_ok());
-        assert!(Problem::new(Shape { kv_heads: 6, ..SHAPE }).is_ok());
-    }
-
-    #[test]
-    fn head_dim_must_be_a_multiple_of_eight_up_to_the_widest() {
-        for head_dim in 1..=2 * MAX_HEAD_DIM {
-            let result = Problem::new(Shape { head_dim, ..SHAPE });
-            if head_dim % 8 == 0 && head_dim <= MAX_HEAD_DIM {
-                assert!(result.is_ok(), "{head_dim}");
-            } else {
-                let fix = match head_dim < MAX_HEAD_DIM {
-                    true => format!("to {} and keep", head_dim.next_multiple_of(8)),
-                    false => "the widest supported is 256".into(),
-                };
-                let error = result.unwrap_err().to_string();
-                let rule = format!("head_dim: {head_dim} is not a multiple of 8 up to 256; ");
-                assert!(error.starts_with(&rule) && error.contains(&fix), "{error}");
-            }
+        if self.mask == Mask::Causal {
+            write!(f, " causal")?;
         }
-    }
-
-    #[test]
-    fn a_size_beyond_the_address_space_is_refused() {
-        let huge = usize::MAX / 8;
-        for shape in [
-            Shape { batch: huge, ..SHAPE },
-            Shape { query_len: huge, ..SHAPE },
-            Shape { key_len: huge, ..SHAPE },
-            Shape { key_len: usize::MAX / 32 / 16, batch: 1, kv_heads: 3, ..SHAPE },
-        ] {
-            assert_refused(Problem::new(shape), "shape: [");
+        if self.window != Window::default() {
+            write!(f, " window={}", self.window)?;
         }
-    }
-
-    #[test]
-    fn the_softmax_scale_must_be_finite_and_positive() {
-        let problem = Problem::new(SHAPE).unwrap();
-        for scale in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_refused(
-                problem.with_softmax_scale(scale),
-                &format!("softmax_scale: must be finite and positive, got {scale}; "),
-            );
+        if let Some(softcap) = self.scoring.softcap {
+            write!(f, " softcap={softcap}")?;
         }
-        assert!(problem.with_softmax_scale(f32::MIN_POSITIVE).is_ok());
-    }
-
-    #[test]
-    fn the_output_is_never_transposed() {
-        let problem = Problem::new(SHAPE).unwrap();
-        assert_refused(problem.with_output_layout(Layout::Bhds), "output_layout: ");
-    }
-
-    #[test]
-    fn a_shape_reads_as_four_or_six_sizes() {
-        assert_eq!("1,8,512,64".parse(), Ok(Shape::new(1, 8, 512, 64)));
-        assert_eq!(" 2, 6,3,5 ,7,16 ".parse(), Ok(SHAPE));
-        for text in ["", "1", "1,2,3", "1,2,3,4,5", "1,2,3,4,5,6,7", "1,8,-2,64", "1,8,x,64", "1,8,512,64,"] {
-            let error = text.parse::<Shape>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("shape: `{text}` is not a list of 4 or 6")), "{error}");
-        }
-    }
-
-    #[test]
-    fn under_the_causal_mask_the_last_query_sees_every_key() {
-        let seen = |query_len, key_len| -> Vec<usize> {
-            let shape = Shape { query_len, key_len, ..SHAPE };
-            let problem = Problem::new(shape).unwrap().causal();
-            (0..query_len).map(|query| problem.visible(query).len()).collect()
-        };
-        assert_eq!(seen(4, 4), [1, 2, 3, 4]);
-        assert_eq!(seen(3, 5), [3, 4, 5]);
-        assert_eq!(seen(5, 3), [0, 0, 1, 2, 3]);
-        assert_eq!(seen(1, 9), [9]);
-        assert_eq!(seen(3, 1), [0, 0, 1]);
-        let unmasked = Problem::new(SHAPE).unwrap();
-        assert!((0..5).all(|query| unmasked.visible(query) == (0..7)));
-    }
-
-    #[test]
-    fn flop_counts_what_is_not_masked() {
-        let problem = Problem::new(Shape::new(2, 3, 4, 8)).unwrap();
-        assert_eq!(problem.flop(), (4 * 2 * 3 * 4 * 4 * 8) as f64);
-        assert_eq!(problem.causal().flop(), (4 * 2 * 3 * (1 + 2 + 3 + 4) * 8) as f64);
-    }
-
-    fn shapes() -> impl Strategy<Value = Shape> {
-        (1usize..5, 1usize..5, 1usize..5, 1usize..40, 1usize..40, 1usize..5).prop_map(
-            |(batch, kv_heads, group, query_len, key_len, eighths)| Shape {
-                batch,
-                query_heads: kv_heads * group,
-                kv_heads,
-                query_len,
-                key_len,
-                head_dim: 8 * eighths,
-            },
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn a_shape_survives_being_printed_and_parsed(shape in shapes()) {
-            prop_assert_eq!(shape.to_string().parse(), Ok(shape));
-        }
-
-        #[test]
-        fn visible_keys_are_those_that_the_mask_allows(shape in shapes()) {
-            let problem = Problem::new(shape)?.causal();
-            let mut pairs = 0;
-            for query in 0..shape.query_len {
-                // The last query is aligned with the last key.
-                let allowed = (0..shape.key_len)
-                    .filter(|key| key + shape.query_len <= query + shape.key_len)
-                    .count();
-                prop_assert_eq!(problem.visible(query), 0..allowed);
-                pairs += allowed;
-            }
-            let lines = shape.batch * shape.query_heads * shape.head_dim;
-            prop_assert_eq!(problem.flop(), (4 * pairs * lines) as f64);
-        }
+        if self.scoring.sinks { write!(f, " sinks") } else { Ok(()) }
     }
 }

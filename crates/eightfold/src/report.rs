@@ -12,7 +12,7 @@ pub struct RunReport {
     pub tiles: u64,
     /// Of those, blocks that the integer path handed to f32 because rounding would have shown.
     pub tiles_in_f32: u64,
-    /// Rows of a tile whose weights needed a second 14-bit limb.
+    /// Rows of a tile whose weights needed a second product, with what rounding left of them.
     pub rows_refined: u64,
 }
 

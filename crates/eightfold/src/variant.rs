@@ -1,10 +1,10 @@
 //! A kernel with its knobs set, as text: `cpu:numbers=i16,simd=avx2` or `cpu:int16-avx2`.
 
 use crate::cpu;
-use crate::cuda::{self, compile, hopper, ladder};
+use crate::cuda::{self, REGISTRY, compile};
 use crate::error::{Error, Result};
 use crate::knobs::Knob;
-use crate::problem::Accuracy;
+use crate::problem::{Accuracy, Mask};
 use crate::suggest;
 use std::fmt;
 use std::str::FromStr;
@@ -14,76 +14,69 @@ use std::str::FromStr;
 #[non_exhaustive]
 pub enum Variant {
     /// The CPU kernel.
+    #[doc(hidden)]
     Cpu(cpu::Config),
-    /// The staged CUDA kernel.
-    Ladder(ladder::Config),
-    /// The CUDA kernel for Hopper.
-    Hopper(hopper::Config),
+    /// One of the CUDA kernels.
+    #[doc(hidden)]
+    Cuda(cuda::family::Config),
 }
 
 impl Variant {
     /// The name of the kernel family.
     pub fn kernel(&self) -> &'static str {
         match self {
-            Variant::Cpu(_) => "cpu",
-            Variant::Ladder(_) => "ladder",
-            Variant::Hopper(_) => "hopper",
+            Variant::Cpu(_) => CPU.name,
+            Variant::Cuda(config) => config.kernel(),
         }
     }
 
     /// Its knobs, if it runs on the CPU.
+    #[doc(hidden)]
     pub fn on_cpu(&self) -> Result<cpu::Config> {
         match self {
             Variant::Cpu(config) => Ok(*config),
-            other => Err(Error::invalid(
+            Variant::Cuda(config) => Err(Error::invalid(
                 "variant",
-                format!("the {} kernel is for tensors in device memory", other.kernel()),
+                format!("the {} kernel is for tensors in device memory", config.kernel()),
                 "use cuda::attention, or a variant of the cpu kernel",
             )),
         }
     }
 
     /// Its knobs, if it runs on a CUDA device.
+    #[doc(hidden)]
     pub fn on_device(&self) -> Option<cuda::Config> {
         match *self {
             Variant::Cpu(_) => None,
-            Variant::Ladder(config) => Some(cuda::Config::Ladder(config)),
-            Variant::Hopper(config) => Some(cuda::Config::Hopper(config)),
+            Variant::Cuda(config) => Some(config),
         }
     }
 
-    /// The word for how exact its results are; none where its kernel knows no such words.
+    /// How exact its results are; none where its kernel knows no accuracy modes.
+    #[doc(hidden)]
     pub fn accuracy(&self) -> Option<Accuracy> {
-        match self {
-            Variant::Hopper(config) => Some(config.accuracy()),
-            Variant::Cpu(_) | Variant::Ladder(_) => None,
-        }
+        self.on_device()?.accuracy()
     }
 
     /// The file under `kernels/` that is compiled for it; none where the kernel is part of the library.
+    #[doc(hidden)]
     pub fn file(&self) -> Option<&'static str> {
-        match self {
-            Variant::Cpu(_) => None,
-            Variant::Ladder(_) => Some(ladder::FILE),
-            Variant::Hopper(config) => Some(config.file()),
-        }
+        self.on_device().map(|config| config.file())
     }
 
     /// The value of a knob as text; none if its kernel has no such knob.
+    #[doc(hidden)]
     pub fn knob(&self, name: &str) -> Option<String> {
-        let text = self.to_string();
-        let (_, knobs) = text.split_once(':')?;
-        let mut pairs = knobs.split(',').filter_map(|part| part.split_once('='));
-        pairs.find(|(knob, _)| *knob == name).map(|(_, value)| value.to_string())
+        match self {
+            Variant::Cpu(config) => config.knob(name),
+            Variant::Cuda(config) => config.knob(name),
+        }
     }
 }
 
 impl From<cuda::Config> for Variant {
     fn from(config: cuda::Config) -> Self {
-        match config {
-            cuda::Config::Ladder(config) => Variant::Ladder(config),
-            cuda::Config::Hopper(config) => Variant::Hopper(config),
-        }
+        Variant::Cuda(config)
     }
 }
 
@@ -96,20 +89,57 @@ pub struct Family {
     pub knobs: &'static [Knob],
     /// The files under `kernels/` that are compiled at run time; none where the kernel is part of the library.
     pub files: &'static [&'static str],
+    pub(crate) parse: fn(&str) -> Result<Variant>,
+    pub(crate) stages: fn(usize, Mask) -> Vec<NamedVariant>,
 }
 
+/// A stage of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedVariant {
+    /// Its name, usable wherever a config is.
+    pub name: &'static str,
+    /// What changed since the stage before.
+    pub what: &'static str,
+    /// The kernel with its knobs.
+    pub variant: Variant,
+}
+
+const CPU: Family = Family {
+    name: "cpu",
+    knobs: cpu::KNOBS,
+    files: &[],
+    parse: |text| text.parse().map(Variant::Cpu),
+    stages: |_, _| {
+        let named = |stage: &cpu::Stage| NamedVariant {
+            name: stage.name,
+            what: stage.what,
+            variant: Variant::Cpu(stage.config),
+        };
+        cpu::STAGES.iter().map(named).collect()
+    },
+};
+
 /// Every kernel family.
-pub const FAMILIES: &[Family] = &[
-    Family { name: "cpu", knobs: cpu::KNOBS, files: &[] },
-    Family { name: "ladder", knobs: ladder::KNOBS, files: &[ladder::FILE] },
-    Family { name: "hopper", knobs: hopper::KNOBS, files: hopper::FILES },
-];
+pub const FAMILIES: &[Family] = &{
+    let mut families = [CPU; 1 + REGISTRY.len()];
+    let mut index = 0;
+    while index < REGISTRY.len() {
+        families[1 + index] = REGISTRY[index].family;
+        index += 1;
+    }
+    families
+};
 
 impl Family {
     /// The family of this name.
     pub fn find(name: &str) -> Result<&'static Family> {
         let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
         FAMILIES.iter().find(|family| family.name == name).ok_or_else(|| suggest::unknown("kernel", name, &names))
+    }
+
+    /// Its named configs, from the first to the best, as they are for heads of this many channels under this mask.
+    pub fn stages(&self, head_dim: usize, mask: Mask) -> Vec<NamedVariant> {
+        (self.stages)(head_dim, mask)
     }
 
     /// The knob of this name.
@@ -136,9 +166,8 @@ impl Family {
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Variant::Cpu(config) => write!(f, "cpu:{config}"),
-            Variant::Ladder(config) => write!(f, "ladder:{config}"),
-            Variant::Hopper(config) => write!(f, "hopper:{config}"),
+            Variant::Cpu(config) => write!(f, "{}:{config}", CPU.name),
+            Variant::Cuda(config) => write!(f, "{}:{config}", config.kernel()),
         }
     }
 }
@@ -149,12 +178,7 @@ impl FromStr for Variant {
 
     fn from_str(text: &str) -> Result<Self> {
         let (kernel, config) = text.split_once(':').unwrap_or((text, ""));
-        match kernel {
-            "cpu" => Ok(Variant::Cpu(config.parse()?)),
-            "ladder" => Ok(Variant::Ladder(config.parse()?)),
-            "hopper" => Ok(Variant::Hopper(config.parse()?)),
-            _ => Err(suggest::unknown("kernel", kernel, &["cpu", "ladder", "hopper"])),
-        }
+        (Family::find(kernel)?.parse)(config)
     }
 }
 

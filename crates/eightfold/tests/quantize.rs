@@ -6,7 +6,8 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 const LAYOUTS: [Layout; 3] = [Layout::Bhsd, Layout::Bshd, Layout::Bhds];
-const FORMATS: [Fp8Format; 2] = [Fp8Format::E4m3, Fp8Format::E5m2];
+const FLOATS: [Fp8Format; 2] = [Fp8Format::E4m3, Fp8Format::E5m2];
+const FORMATS: [Fp8Format; 3] = [Fp8Format::E4m3, Fp8Format::E5m2, Fp8Format::Int8];
 
 /// Every place of a tensor in `[batch, head, row, channel]` order.
 fn places(dims: Dims) -> impl Iterator<Item = [usize; 4]> {
@@ -47,6 +48,7 @@ fn step(format: Fp8Format, magnitude: f64) -> f64 {
     let (mantissa_bits, smallest_exponent) = match format {
         Fp8Format::E4m3 => (3, -6),
         Fp8Format::E5m2 => (2, -14),
+        Fp8Format::Int8 => return 1.0,
     };
     let exponent = if magnitude == 0.0 { f64::MIN } else { magnitude.log2().floor() };
     (exponent.max(f64::from(smallest_exponent)) - f64::from(mantissa_bits)).exp2()
@@ -81,12 +83,8 @@ fn granularities() -> impl Strategy<Value = Granularity> {
 }
 
 fn all_dims() -> impl Strategy<Value = Dims> {
-    (1usize..3, 1usize..4, 1usize..150, 1usize..80).prop_map(|(batch, heads, len, head_dim)| Dims {
-        batch,
-        heads,
-        len,
-        head_dim,
-    })
+    (1usize..3, 1usize..4, 1usize..150, 1usize..80)
+        .prop_map(|(batch, heads, len, head_dim)| Dims::new(batch, heads, len, head_dim))
 }
 
 proptest! {
@@ -154,6 +152,7 @@ proptest! {
                 Granularity::Tensor => 0,
                 Granularity::Head => head,
                 Granularity::Block { rows } => head * dims.len.div_ceil(rows) + row / rows,
+                other => panic!("{other} is not covered"),
             };
             largest[index] = largest[index].max(value.abs());
         }
@@ -170,7 +169,7 @@ fn check_as_f32<T: Element>(quantizer: &Quantizer, narrow: &[T], dims: Dims) {
 
 #[test]
 fn a_long_head_is_cut_into_tasks_without_a_seam() {
-    let dims = Dims { batch: 1, heads: 2, len: 1037, head_dim: 72 };
+    let dims = Dims::new(1, 2, 1037, 72);
     let values = numbers(dims.count(), 5);
     let expected = quantize(&values, dims).unwrap();
     for from in LAYOUTS {
@@ -186,7 +185,7 @@ fn a_long_head_is_cut_into_tasks_without_a_seam() {
 
 #[test]
 fn zeros_get_the_scale_one() {
-    let dims = Dims { batch: 1, heads: 2, len: 3, head_dim: 8 };
+    let dims = Dims::new(1, 2, 3, 8);
     let mut values = vec![0.0f32; dims.count()];
     values[24..].fill(-448.0);
     let tensor = quantize(&values, dims).unwrap();
@@ -197,8 +196,8 @@ fn zeros_get_the_scale_one() {
 
 #[test]
 fn tiny_and_huge_values_keep_their_precision() {
-    let dims = Dims { batch: 1, heads: 1, len: 16, head_dim: 8 };
-    for format in FORMATS {
+    let dims = Dims::new(1, 1, 16, 8);
+    for format in FLOATS {
         for unit in [1e-38, 1e-36, 1e-30, 1e30, 3e38f32] {
             let values: Vec<f32> = numbers(dims.count(), 6).iter().map(|x| x * unit).collect();
             let tensor = Quantizer::new(format).quantize(&values, dims, Layout::Bhsd).unwrap();
@@ -214,7 +213,7 @@ fn tiny_and_huge_values_keep_their_precision() {
 
 #[test]
 fn the_smallest_subnormal_does_no_harm() {
-    let dims = Dims { batch: 1, heads: 1, len: 1, head_dim: 8 };
+    let dims = Dims::new(1, 1, 1, 8);
     let tensor = quantize(&[f32::from_bits(1); 8], dims).unwrap();
     assert_eq!(tensor.scales().values(), [f32::MIN_POSITIVE]);
     assert_eq!(tensor.dequantize(), [0.0; 8]);
@@ -222,7 +221,7 @@ fn the_smallest_subnormal_does_no_harm() {
 
 #[test]
 fn centring_subtracts_the_mean_that_it_keeps() {
-    let dims = Dims { batch: 2, heads: 2, len: 33, head_dim: 8 };
+    let dims = Dims::new(2, 2, 33, 8);
     let values: Vec<f32> = numbers(dims.count(), 7).iter().enumerate().map(|(i, x)| x + (i % 8) as f32).collect();
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let tensor = quantizer.quantize(&values, dims, Layout::Bhsd).unwrap();
@@ -241,7 +240,7 @@ fn centring_subtracts_the_mean_that_it_keeps() {
 
 #[test]
 fn centring_makes_a_constant_exact() {
-    let dims = Dims { batch: 1, heads: 1, len: 100, head_dim: 8 };
+    let dims = Dims::new(1, 1, 100, 8);
     let values = vec![0.1f32; dims.count()];
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let tensor = quantizer.quantize(&values, dims, Layout::Bhsd).unwrap();
@@ -250,7 +249,7 @@ fn centring_makes_a_constant_exact() {
 
 #[test]
 fn a_value_that_is_not_finite_is_named_with_its_place() {
-    let dims = Dims { batch: 2, heads: 3, len: 70, head_dim: 8 };
+    let dims = Dims::new(2, 3, 70, 8);
     for (bad, text) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let mut values = numbers(dims.count(), 8);
         values[((3 + 2) * 70 + 69) * 8 + 5] = bad;
@@ -272,7 +271,7 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
 
 #[test]
 fn centring_that_overflows_is_an_error() {
-    let dims = Dims { batch: 1, heads: 1, len: 3, head_dim: 1 };
+    let dims = Dims::new(1, 1, 3, 1);
     let quantizer = Quantizer::new(Fp8Format::E4m3).centered();
     let error = quantizer.quantize(&[3e38f32, 3e38, -3e38], dims, Layout::Bhsd).unwrap_err();
     let error = error.to_string();
@@ -282,12 +281,13 @@ fn centring_that_overflows_is_an_error() {
 
 #[test]
 fn wrong_sizes_name_the_argument() {
-    let dims = Dims { batch: 1, heads: 2, len: 3, head_dim: 8 };
+    let dims = Dims::new(1, 2, 3, 8);
     let error = quantize(&[0.0f32; 47], dims).unwrap_err().to_string();
     assert!(error.starts_with("values: has 47 elements, but dims [1, 2, 3, 8] hold 48"), "{error}");
-    let error = quantize::<f32>(&[], Dims { len: 0, ..dims }).unwrap_err().to_string();
+    let error = quantize::<f32>(&[], Dims::new(dims.batch, dims.heads, 0, dims.head_dim)).unwrap_err().to_string();
     assert!(error.starts_with("dims: [1, 2, 0, 8] has zero len"), "{error}");
-    let error = quantize::<f32>(&[], Dims { len: usize::MAX, ..dims }).unwrap_err().to_string();
+    let error =
+        quantize::<f32>(&[], Dims::new(dims.batch, dims.heads, usize::MAX, dims.head_dim)).unwrap_err().to_string();
     assert!(error.contains("more elements than can be addressed"), "{error}");
     let quantizer = Quantizer::new(Fp8Format::E4m3).with_granularity(Granularity::Block { rows: 0 });
     let error = quantizer.quantize(&[0.0f32; 48], dims, Layout::Bhsd).unwrap_err().to_string();
@@ -296,7 +296,7 @@ fn wrong_sizes_name_the_argument() {
 
 #[test]
 fn a_block_larger_than_the_head_is_the_head() {
-    let dims = Dims { batch: 1, heads: 2, len: 5, head_dim: 8 };
+    let dims = Dims::new(1, 2, 5, 8);
     let values = numbers(dims.count(), 9);
     for layout in LAYOUTS {
         let blocks = Quantizer::new(Fp8Format::E4m3)
@@ -311,7 +311,7 @@ fn a_block_larger_than_the_head_is_the_head() {
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
-    let dims = Dims { batch: 1, heads: 3, len: 700, head_dim: 40 };
+    let dims = Dims::new(1, 3, 700, 40);
     let values = numbers(dims.count(), 10);
     let quantizer = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::Bhds).centered();
     let with_threads = |threads: usize| {
@@ -323,9 +323,9 @@ fn the_number_of_threads_changes_nothing() {
 
 #[test]
 fn codes_stay_below_what_was_asked() {
-    let dims = Dims { batch: 1, heads: 2, len: 33, head_dim: 24 };
+    let dims = Dims::new(1, 2, 33, 24);
     let values = numbers(dims.count(), 5);
-    for format in FORMATS {
+    for format in FLOATS {
         let full = Quantizer::new(format).quantize(&values, dims, Layout::Bhsd).unwrap();
         assert_eq!(full.largest_code(), format.max());
         let small = Quantizer::new(format).with_largest_code(16.0).quantize(&values, dims, Layout::Bhsd).unwrap();
@@ -340,7 +340,7 @@ fn codes_stay_below_what_was_asked() {
         let error = quantizer.quantize(&values, dims, Layout::Bhsd).unwrap_err().to_string();
         assert!(error.starts_with(&format!("largest_code: {bad} is not a positive value of e4m3; ")), "{error}");
     }
-    let exchanged = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::BhdsExchanged);
-    let error = exchanged.quantize(&values, dims, Layout::Bhsd).unwrap_err().to_string();
-    assert!(error.starts_with("layout: bhds-exchanged is for tensors in device memory; "), "{error}");
+    let packed = Quantizer::new(Fp8Format::E4m3).with_layout(Layout::Packed);
+    let error = packed.quantize(&values, dims, Layout::Bhsd).unwrap_err().to_string();
+    assert!(error.starts_with("layout: packed is for tensors in device memory; "), "{error}");
 }

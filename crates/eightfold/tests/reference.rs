@@ -1,37 +1,45 @@
 //! The float64 reference against the plainest loops, and against cases with a known answer.
 
-use eightfold::reference::{Reference, attention};
-use eightfold::{Mask, Problem, Shape};
+use eightfold::reference::{Reference, attention, attention_with_sinks};
+use eightfold::{Mask, Problem, Shape, Window};
 use proptest::prelude::*;
 
 /// Attention as its definition says, one query at a time.
-fn naive(problem: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Reference {
-    let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = problem.shape();
-    let mut values = vec![0.0; q.len()];
+fn naive(problem: &Problem, q: &[f64], k: &[f64], v: &[f64], sinks: &[f64]) -> Reference {
+    let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = problem.shape();
+    let value_dim = problem.value_dims().head_dim;
+    let mut values = vec![0.0; problem.output_dims().count()];
     let mut lse = vec![f64::NEG_INFINITY; q.len() / head_dim];
     for b in 0..batch {
         for h in 0..query_heads {
             let kv = b * kv_heads + h / (query_heads / kv_heads);
             for i in 0..query_len {
                 let row = (b * query_heads + h) * query_len + i;
-                let sees = |j: usize| match problem.mask() {
-                    Mask::None => true,
-                    Mask::Causal => j + query_len <= i + key_len,
+                let sees = |j: usize| {
+                    // How far the key is behind the query's own.
+                    let ahead = j as i64 + query_len as i64 - i as i64 - key_len as i64;
+                    let Window { left, right, .. } = problem.window();
+                    left.is_none_or(|left| ahead >= -(left as i64))
+                        && right.is_none_or(|right| ahead <= right as i64)
+                        && (problem.mask() == Mask::None || ahead <= 0)
                 };
                 let weight = |j: usize| -> f64 {
                     let dot: f64 =
                         (0..head_dim).map(|c| q[row * head_dim + c] * k[(kv * key_len + j) * head_dim + c]).sum();
-                    (dot * f64::from(problem.softmax_scale())).exp()
+                    let score = dot * f64::from(problem.softmax_scale());
+                    let bound = |softcap: f32| f64::from(softcap) * (score / f64::from(softcap)).tanh();
+                    problem.softcap().map_or(score, bound).exp()
                 };
                 let keys: Vec<usize> = (0..key_len).filter(|j| sees(*j)).collect();
+                let sink = sinks.get(h).map_or(0.0, |sink| sink.exp());
+                let total = sink + keys.iter().map(|j| weight(*j)).sum::<f64>();
+                lse[row] = total.ln();
                 if keys.is_empty() {
                     continue;
                 }
-                let total: f64 = keys.iter().map(|j| weight(*j)).sum();
-                lse[row] = total.ln();
-                for c in 0..head_dim {
-                    let sum: f64 = keys.iter().map(|j| weight(*j) * v[(kv * key_len + j) * head_dim + c]).sum();
-                    values[row * head_dim + c] = sum / total;
+                for c in 0..value_dim {
+                    let sum: f64 = keys.iter().map(|j| weight(*j) * v[(kv * key_len + j) * value_dim + c]).sum();
+                    values[row * value_dim + c] = sum / total;
                 }
             }
         }
@@ -68,15 +76,29 @@ proptest! {
     #[test]
     fn agrees_with_the_definition(
         batch in 1usize..3, kv_heads in 1usize..3, group in 1usize..4,
-        query_len in 1usize..20, key_len in 1usize..20, eighths in 1usize..4, causal: bool,
+        query_len in 1usize..20, key_len in 1usize..20, eighths in 1usize..4, value_eighths in 1usize..4, causal: bool,
         scale in 0.01f32..2.0,
+        window in (proptest::option::of(0usize..24), proptest::option::of(0usize..24)),
+        softcap in proptest::option::of(0.1f32..5.0),
+        with_sinks: bool,
     ) {
         let query_heads = kv_heads * group;
         let head_dim = 8 * eighths;
-        let shape = Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim };
-        let problem = Problem::new(shape)?.with_mask(Mask::causal_if(causal)).with_softmax_scale(scale)?;
-        let [q, k, v] = inputs(shape);
-        let (actual, expected) = (attention(&problem, &q, &k, &v)?, naive(&problem, &q, &k, &v));
+        let shape = Shape::new(batch, query_heads, query_len, head_dim).with_kv_heads(kv_heads).with_key_len(key_len);
+        let mut problem = Problem::new(shape)?.with_mask(Mask::causal_if(causal)).with_softmax_scale(scale)?
+            .with_value_dim(8 * value_eighths)?
+            .with_window(Window::new(window.0, window.1));
+        if let Some(softcap) = softcap {
+            problem = problem.with_softcap(softcap)?;
+        }
+        if with_sinks {
+            problem = problem.with_sinks();
+        }
+        let sinks = numbers(if with_sinks { query_heads } else { 0 }, 5);
+        let [q, k, _] = inputs(shape);
+        let v = numbers(problem.value_dims().count(), 3);
+        let actual = attention_with_sinks(&problem, &q, &k, &v, &sinks)?;
+        let expected = naive(&problem, &q, &k, &v, &sinks);
         assert_close(&actual.values, &expected.values);
         assert_close(&actual.lse, &expected.lse);
     }
@@ -135,7 +157,7 @@ fn adding_one_vector_to_every_key_changes_nothing_but_the_lse() {
 
 #[test]
 fn rows_that_see_nothing_are_zero_with_lse_minus_infinity() {
-    let shape = Shape { query_len: 7, key_len: 3, ..Shape::new(1, 1, 1, 8) };
+    let shape = Shape::new(1, 1, 7, 8).with_key_len(3);
     let [q, k, v] = inputs(shape);
     let result = attention(&Problem::new(shape).unwrap().causal(), &q, &k, &v).unwrap();
     assert!(result.values[..4 * 8].iter().all(|value| *value == 0.0));
@@ -160,7 +182,7 @@ fn wrong_lengths_name_the_argument() {
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
-    let shape = Shape { kv_heads: 1, ..Shape::new(1, 2, 50, 8) };
+    let shape = Shape::new(1, 2, 50, 8).with_kv_heads(1);
     let problem = Problem::new(shape).unwrap().causal();
     let [q, k, v] = inputs(shape);
     let with_threads = |threads: usize| {
@@ -168,4 +190,18 @@ fn the_number_of_threads_changes_nothing() {
         pool.install(|| attention(&problem, &q, &k, &v).unwrap())
     };
     assert_eq!(with_threads(1), with_threads(5));
+}
+
+#[test]
+fn sinks_must_be_those_of_the_problem() {
+    let shape = Shape::new(1, 2, 4, 8);
+    let problem = Problem::new(shape).unwrap();
+    let [q, k, v] = inputs(shape);
+    let refused =
+        |problem: Problem, sinks: &[f64]| attention_with_sinks(&problem, &q, &k, &v, sinks).unwrap_err().to_string();
+    assert!(refused(problem, &[0.0]).starts_with("sinks: 1 logits for 0 query heads"));
+    assert!(refused(problem.with_sinks(), &[0.0; 3]).starts_with("sinks: 3 logits for 2 query heads"));
+    assert!(refused(problem.with_sinks(), &[0.0, f64::NAN]).starts_with("sinks: that of head 1 is NaN"));
+    let error = attention(&problem.with_sinks(), &q, &k, &v).unwrap_err().to_string();
+    assert!(error.starts_with("sinks: the problem 1,2,4,8 sinks has them"), "{error}");
 }

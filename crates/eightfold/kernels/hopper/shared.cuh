@@ -1,22 +1,23 @@
 // Where everything lies in a block's shared memory, and the barriers between those who fill it and those who use it.
 #pragma once
+#include "attention/ring.cuh"
 #include "hopper/settings.cuh"
 #include "ptx/address.cuh"
 #include "ptx/bulk.cuh"
 
-constexpr int KEY_BYTES = TILE_KEYS * HEAD_DIM;
+constexpr int KEY_BYTES = TILE_KEYS * ROW_BYTES;
 constexpr int VALUE_BOX_BYTES = VALUE_COLUMNS * VALUE_ROW;
 constexpr int VALUE_BYTES = (VALUE_BOXES * VALUE_BOX_BYTES + 1023) / 1024 * 1024;
-constexpr int PROMOTED_BYTES = PROMOTE_SHARED ? WARPGROUPS * WARPGROUP * HEAD_DIM / 2 * 4 : 0;
+constexpr int PROMOTED_BYTES = PROMOTE_SHARED ? WARPGROUPS * WARPGROUP * VALUE_TILE / 2 * 4 : 0;
 
 constexpr int QUERIES_AT = 0;
-constexpr int KEYS_AT = TILE_QUERIES * HEAD_DIM;
+constexpr int KEYS_AT = TILE_QUERIES * ROW_BYTES;
 constexpr int VALUES_AT = KEYS_AT + STAGES * KEY_BYTES;
 constexpr int PROMOTED_AT = VALUES_AT + STAGES * VALUE_BYTES;
 constexpr int BARRIERS_AT = PROMOTED_AT + PROMOTED_BYTES;
-static_assert(BARRIERS_AT + 8 * (4 * STAGES + 2) == SHARED_BYTES, "the host allows as much");
+static_assert(BARRIERS_AT + 8 * (4 * STAGES + 2) == Settings::SHARED_BYTES, "the host allows as much");
 
-// Where the copy engine puts the 16 bytes of a line: swizzled, as products read them.
+// Where TMA puts the 16 bytes of a line: swizzled, as products read them.
 template <int LINE>
 __device__ inline int swizzled(int row, int chunk) {
     return LINE == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
@@ -26,8 +27,9 @@ __device__ inline int swizzled(int row, int chunk) {
 struct Shared {
     unsigned base;
 
+    // Of Q and K the first lines of all rows come first, then the second ones.
     __device__ unsigned queries(int warpgroup = 0) const {
-        return base + QUERIES_AT + warpgroup * WARPGROUP_ROWS * HEAD_DIM;
+        return base + QUERIES_AT + warpgroup * WARPGROUP_ROWS * LINE;
     }
     __device__ unsigned keys(int stage) const { return base + KEYS_AT + stage * KEY_BYTES; }
     __device__ unsigned values(int stage) const { return base + VALUES_AT + stage * VALUE_BYTES; }
@@ -49,7 +51,7 @@ struct Shared {
         publish_barriers();
     }
 
-    // Each producer makes its own barriers: buffers are filled by the copy engine and emptied by every computing warp.
+    // Each producer makes its own barriers: buffers are filled by TMA and emptied by every computing warp.
     __device__ void make_key_barriers() const {
         make_pair(queries_full(), queries_empty());
 #pragma unroll
@@ -62,12 +64,15 @@ struct Shared {
         publish_barriers();
     }
 
-    // Every computing thread: rows of the tile of queries that no copy touches. Whatever lay there would be multiplied, too,
-    // and have a say where a warp decides together.
+    // Every computing thread: rows of the tile of queries that no copy touches. Whatever lay there would be multiplied,
+    // too, and have a say where a warp decides together.
     __device__ void clear_queries(int first_row) const {
-        constexpr int CHUNKS = HEAD_DIM / 16;
+        constexpr int CHUNKS = LINE / 16;
         for (int i = first_row * CHUNKS + threadIdx.x; i < TILE_QUERIES * CHUNKS; i += WARPGROUPS * WARPGROUP) {
-            store_shared_16(queries() + 16 * i, make_uint4(0, 0, 0, 0));
+#pragma unroll
+            for (int line = 0; line < ROW_LINES; ++line) {
+                store_shared_16(queries() + line * TILE_QUERIES * LINE + 16 * i, make_uint4(0, 0, 0, 0));
+            }
         }
         publish_stores();
     }
@@ -79,7 +84,7 @@ struct Shared {
         for (int i = threadIdx.x; i < STAGES * VALUE_BOXES * 8 * CHUNKS; i += WARPGROUPS * WARPGROUP) {
             int box = i / (8 * CHUNKS), row = i / CHUNKS % 8, chunk = i % CHUNKS;
             unsigned address = values(box / VALUE_BOXES) + box % VALUE_BOXES * VALUE_BOX_BYTES +
-                               (HEAD_DIM + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
+                               (VALUE_TILE + row) * VALUE_ROW + swizzled<VALUE_ROW>(row, chunk) * 16;
             int key = box * VALUE_ROW + chunk * 16;
             bool counts = key >= absent && (!SUMS_IN_PARTS || key / SUM_PART == row);
             unsigned word = counts ? ONES : 0;
@@ -96,15 +101,4 @@ struct Shared {
     __device__ unsigned barrier(int index) const { return base + BARRIERS_AT + 8 * index; }
 };
 
-// Whose turn it is in a ring of buffers.
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
+using Ring = RingOf<STAGES>;

@@ -43,11 +43,10 @@ struct Attend {
         queries.load(problem, work, row_warp, lane);
         rows.begin(problem, work, row_warp, lane);
         if constexpr (SOFTMAX != SOFTMAX_FUSED) begin_rows(shared_rows, row_warp, lane);
-        sums.begin();
     }
 
     __device__ void run() {
-        for (int tile = 0; tile < work.key_tiles; ++tile) visit(tile);
+        for (int tile = work.first_tile(problem); tile < work.last_tile; ++tile) visit(tile);
         finish();
     }
 
@@ -60,7 +59,11 @@ struct Attend {
 
         Scores scores;
         scores.compute(queries, shared, stage, group, lane);
-        if (tile >= work.first_masked) mask_scores(scores, problem, work, tile, row_warp, group, lane);
+        if constexpr (SOFTCAP) {
+            cap_scores(scores, problem, rows, key_scale);
+            key_scale = 1.0f;
+        }
+        if (!work.sees_all(tile)) mask_scores(scores, problem, work, tile, row_warp, group, lane);
         if (dumped) dump_scores(problem, scores, rows, key_scale, tile, row_warp, group, lane);
 
         if constexpr (SOFTMAX == SOFTMAX_FUSED) {
@@ -92,7 +95,8 @@ struct Attend {
             merge_groups(sums, rows, shared_rows.memory, row_warp, group, lane);
             if (group > 0) return;
         }
-        store_sums(problem, work, sums, rows, value_scale(max(work.key_tiles - 1, 0)), row_warp, lane);
+        if constexpr (SINKS) rows.add_sink(problem, work, row_warp, lane);
+        store_sums(problem, work, sums, rows, value_scale(max(work.last_tile - 1, 0)), row_warp, lane);
     }
 
     // The scale of V in a tile. Sums are in units of the last tile's.
@@ -109,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Ring ring;
     if constexpr (PRODUCERS > 0) init_ring(shared_address(memory));
 
-    WorkQueue queue(problem, memory);
-    for (int index = queue.first(); index < problem.work_units(); index = queue.next()) {
+    TileScheduler scheduler(problem, memory);
+    for (int index = scheduler.first(); index < problem.work_units(); index = scheduler.next()) {
         Work work(problem, index);
         if (produces) {
             produce(problem, work, shared_address(memory), ring, threadIdx.x - COMPUTE_THREADS);
@@ -118,5 +122,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             Attend<Sums>(problem, work, memory, ring, warp, lane).run();
         }
     }
-    queue.finish();
+    scheduler.finish();
 }

@@ -14,11 +14,11 @@ struct Dump {
     float* totals;
 
     __device__ Dump(const Attention& problem, int key_tile) {
-        constexpr int FLOATS = TILE_QUERIES * (2 * TILE_KEYS + HEAD_DIM + 2);
+        constexpr int FLOATS = TILE_QUERIES * (2 * TILE_KEYS + VALUE_DIM + 2);
         scores = problem.dump + static_cast<long long>(key_tile) * FLOATS;
         weights = scores + TILE_QUERIES * TILE_KEYS;
         sums = weights + TILE_QUERIES * TILE_KEYS;
-        maxima = sums + TILE_QUERIES * HEAD_DIM;
+        maxima = sums + TILE_QUERIES * VALUE_DIM;
         totals = maxima + TILE_QUERIES;
     }
 };
@@ -73,19 +73,20 @@ __device__ inline void dump_rows(const Attention& problem, const Rows& rows, int
 
 __device__ inline void dump_sums(const Attention& problem, const MmaSums& sums, int key_tile, int row_warp, int lane) {
     for (int row = 0; row < Rows::COUNT; ++row) {
-        float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + 8 * row + lane / 4) * HEAD_DIM;
+        float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + 8 * row + lane / 4) * VALUE_DIM;
         for (int n = 0; n < DIM_TILES; ++n) {
             for (int i = 0; i < 2; ++i) {
                 int channel = from_fragment_order(8 * n + 2 * (lane % 4) + i);
-                line[channel] = sums.value[row / 2][n][2 * (row % 2) + i] * WEIGHT_UNIT;
+                if (channel < VALUE_DIM) line[channel] = sums.value[row / 2][n][2 * (row % 2) + i] * WEIGHT_UNIT;
             }
         }
     }
 }
 
 __device__ inline void dump_sums(const Attention& problem, const LaneSums& sums, int key_tile, int row_warp, int lane) {
-    float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + LaneSums::row(lane)) * HEAD_DIM;
+    float* line = Dump(problem, key_tile).sums + (row_warp * WARP_ROWS + LaneSums::row(lane)) * VALUE_DIM;
     for (int i = 0; i < LaneSums::COUNT; ++i) {
-        line[from_fragment_order(LaneSums::place(lane, i))] = sums.value[i] * WEIGHT_UNIT;
+        int channel = from_fragment_order(LaneSums::place(lane, i));
+        if (channel < VALUE_DIM) line[channel] = sums.value[i] * WEIGHT_UNIT;
     }
 }

@@ -14,7 +14,7 @@ __device__ inline int key_row(int key) { return PV == PV_UNPACK || PV == PV_FP8 
 template <int ROWS, int CHUNKS, int THREADS_SHARING, typename Visit>
 __device__ inline void for_chunks(int thread, Visit visit) {
     constexpr int TURNS = (ROWS * CHUNKS + THREADS_SHARING - 1) / THREADS_SHARING;
-    constexpr int UNROLLED = TURNS > 4 ? 2 : TURNS;
+    constexpr int UNROLLED = TURNS > 4 || HEAD_TILE > 192 || VALUE_TILE > 192 ? 2 : TURNS;
 #pragma unroll UNROLLED
     for (int turn = 0; turn < TURNS; ++turn) {
         int index = thread + turn * THREADS_SHARING;
@@ -23,16 +23,26 @@ __device__ inline void for_chunks(int thread, Visit visit) {
 }
 
 // Calls copy(row, chunk, source, valid bytes) for each 16-byte chunk of a tile of K, or of V as rows, that falls to
-// this thread. Keys past the end have no valid bytes.
-template <typename Copy>
+// this thread. Keys past the end and channels that pad a head have no valid bytes.
+template <int CHANNELS, int PADDED, typename Copy>
 __device__ inline void for_key_chunks(const Attention& problem, const Operand& operand, const Work& work, int key_tile,
                                       int thread, Copy copy) {
     const unsigned char* head = operand.head(work.batch, work.kv_head);
-    for_chunks<TILE_KEYS, HEAD_DIM / 16, COPY_THREADS>(thread, [&](int row, int chunk) {
+    for_chunks<TILE_KEYS, PADDED / 16, COPY_THREADS>(thread, [&](int row, int chunk) {
         int key = key_tile * TILE_KEYS + row;
-        bool exists = key < problem.key_len;
-        copy(row, chunk, exists ? operand.line(head, key) + 16 * chunk : head, exists ? 16 : 0);
+        int bytes = CHANNELS == PADDED ? 16 : min(max(CHANNELS - 16 * chunk, 0), 16);
+        bool exists = key < problem.key_len && bytes > 0;
+        copy(row, chunk, exists ? operand.line(head, key) + 16 * chunk : head, exists ? bytes : 0);
     });
+}
+
+template <typename Copy>
+__device__ inline void for_keys(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
+    for_key_chunks<HEAD_DIM, HEAD_TILE>(problem, problem.k, work, key_tile, thread, copy);
+}
+template <typename Copy>
+__device__ inline void for_value_rows(const Attention& problem, const Work& work, int key_tile, int thread, Copy copy) {
+    for_key_chunks<VALUE_DIM, VALUE_TILE>(problem, problem.v, work, key_tile, thread, copy);
 }
 
 // The same for a tile of V transposed: row = channel, chunk = 16 keys.
@@ -40,9 +50,10 @@ template <typename Copy>
 __device__ inline void for_channel_chunks(const Attention& problem, const Work& work, int key_tile, int thread,
                                           Copy copy) {
     const unsigned char* head = problem.v.head(work.batch, work.kv_head);
-    for_chunks<HEAD_DIM, TILE_KEYS / 16, COPY_THREADS>(thread, [&](int channel, int chunk) {
+    for_chunks<VALUE_TILE, TILE_KEYS / 16, COPY_THREADS>(thread, [&](int channel, int chunk) {
         int key = key_tile * TILE_KEYS + 16 * chunk;
-        int valid_bytes = min(max(problem.key_len - key, 0), 16);
+        bool is_padding = VALUE_DIM < VALUE_TILE && channel >= VALUE_DIM;
+        int valid_bytes = is_padding ? 0 : min(max(problem.key_len - key, 0), 16);
         copy(channel, chunk, valid_bytes ? problem.v.line(head, channel) + key : head, valid_bytes);
     });
 }
@@ -51,7 +62,7 @@ __device__ inline void for_channel_chunks(const Attention& problem, const Work& 
 __device__ inline void start_copy(const Attention& problem, const Work& work, int key_tile, unsigned shared, int stage,
                                   int thread) {
     unsigned keys = key_codes(shared, stage), values = value_codes(shared, stage);
-    for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+    for_keys(problem, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         copy_async_16(KeyCodes::address(keys, key_row(row), chunk), source, bytes);
     });
     if constexpr (TRANSPOSED_VALUES) {
@@ -59,14 +70,14 @@ __device__ inline void start_copy(const Attention& problem, const Work& work, in
             copy_async_16(ValueCodes::address(values, fragment_order(channel), chunk), source, bytes);
         });
     } else {
-        for_key_chunks(problem, problem.v, work, key_tile, thread,
-                       [&](int row, int chunk, const void* source, int bytes) {
-                           copy_async_16(ValueCodes::address(values, row, chunk), source, bytes);
-                       });
+        for_value_rows(problem, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+            copy_async_16(ValueCodes::address(values, row, chunk), source, bytes);
+        });
     }
 }
 
 // 16 codes to 16 f16 in fragment order, which is where low and high halves of their words fall by themselves.
+template <typename WideTile>
 __device__ inline void store_widened(unsigned tile, int row, int chunk, uint4 codes) {
     store_shared_16(WideTile::address(tile, row, 2 * chunk),
                     make_uint4(widen_low<E5M2>(codes.x), widen_low<E5M2>(codes.y), widen_low<E5M2>(codes.z),
@@ -78,14 +89,15 @@ __device__ inline void store_widened(unsigned tile, int row, int chunk, uint4 co
 
 // Widens the tiles of a stage that the products want in f16.
 __device__ inline void widen_stage(unsigned shared, int stage, int thread) {
-    for_chunks<TILE_KEYS, HEAD_DIM / 16, COMPUTE_THREADS>(thread, [&](int row, int chunk) {
-        if constexpr (WIDEN_KEYS) {
+    constexpr int WIDEST = HEAD_TILE > VALUE_TILE ? HEAD_TILE : VALUE_TILE;
+    for_chunks<TILE_KEYS, WIDEST / 16, COMPUTE_THREADS>(thread, [&](int row, int chunk) {
+        if (WIDEN_KEYS && (HEAD_TILE == WIDEST || chunk < HEAD_TILE / 16)) {
             uint4 codes = load_shared_16(KeyCodes::address(key_codes(shared, stage), key_row(row), chunk));
-            store_widened(shared + WIDE_KEYS, key_row(row), chunk, codes);
+            store_widened<WideKeys>(shared + WIDE_KEYS, key_row(row), chunk, codes);
         }
-        if constexpr (WIDEN_VALUES) {
+        if (WIDEN_VALUES && (VALUE_TILE == WIDEST || chunk < VALUE_TILE / 16)) {
             uint4 codes = load_shared_16(ValueCodes::address(value_codes(shared, stage), row, chunk));
-            store_widened(shared + WIDE_VALUES, row, chunk, codes);
+            store_widened<WideValues>(shared + WIDE_VALUES, row, chunk, codes);
         }
     });
 }
@@ -106,10 +118,10 @@ __device__ inline uint4 load_global_16(const void* source, int valid_bytes) {
 // Copies one tile of K and V through registers, widened where the products want it so.
 __device__ inline void copy_tile(const Attention& problem, const Work& work, int key_tile, unsigned shared,
                                  int thread) {
-    for_key_chunks(problem, problem.k, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+    for_keys(problem, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
         uint4 codes = load_global_16(source, bytes);
         if constexpr (WIDEN_KEYS) {
-            store_widened(shared + WIDE_KEYS, key_row(row), chunk, codes);
+            store_widened<WideKeys>(shared + WIDE_KEYS, key_row(row), chunk, codes);
         } else {
             store_shared_16(KeyCodes::address(key_codes(shared, 0), key_row(row), chunk), codes);
         }
@@ -120,9 +132,8 @@ __device__ inline void copy_tile(const Attention& problem, const Work& work, int
                             load_global_16(source, bytes));
         });
     } else {
-        for_key_chunks(problem, problem.v, work, key_tile, thread,
-                       [&](int row, int chunk, const void* source, int bytes) {
-                           store_widened(shared + WIDE_VALUES, row, chunk, load_global_16(source, bytes));
-                       });
+        for_value_rows(problem, work, key_tile, thread, [&](int row, int chunk, const void* source, int bytes) {
+            store_widened<WideValues>(shared + WIDE_VALUES, row, chunk, load_global_16(source, bytes));
+        });
     }
 }

@@ -1,20 +1,10 @@
 // Who copies which tile when, who waits for whom, and which block takes which work.
 #pragma once
+#include "attention/ring.cuh"
 #include "ladder/load.cuh"
 #include "ptx/barrier.cuh"
 
-// The place in the ring of stages, and how often it went around: the parity that its barriers are waited on.
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ void advance() {
-        if (++stage == COPY_STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
+using Ring = RingOf<COPY_STAGES>;
 
 __device__ inline void sync_compute_warps() { sync_threads_of_role<1, COMPUTE_THREADS>(); }
 
@@ -31,7 +21,7 @@ __device__ inline void init_ring(unsigned shared) {
 
 // What a warp that only copies does for a unit of work: fill each stage as soon as it is empty.
 __device__ inline void produce(const Attention& problem, const Work& work, unsigned shared, Ring& ring, int thread) {
-    for (int tile = 0; tile < work.key_tiles; ++tile) {
+    for (int tile = work.first_tile(problem); tile < work.last_tile; ++tile) {
         wait_for_phase(emptied_barrier(shared, ring.stage), ring.parity ^ 1);
         start_copy(problem, work, tile, shared, ring.stage, thread);
         arrive_when_copied(filled_barrier(shared, ring.stage));
@@ -54,7 +44,7 @@ struct TileReader {
         : problem(problem), work(work), shared(shared), ring(ring), thread(32 * warp + lane) {
         if constexpr (COPY_ASYNC && PRODUCERS == 0) {
 #pragma unroll
-            for (int tile = 0; tile < AHEAD; ++tile) copy_ahead(tile);
+            for (int tile = 0; tile < AHEAD; ++tile) copy_ahead(work.first_tile(problem) + tile);
         }
     }
 
@@ -95,7 +85,7 @@ struct TileReader {
     // A group is committed even when there is nothing left to copy, so that waiting for all but the last few groups
     // always means the same tile.
     __device__ void copy_ahead(int tile) {
-        if (tile < work.key_tiles) start_copy(problem, work, tile, shared, tile % COPY_STAGES, thread);
+        if (tile < work.last_tile) start_copy(problem, work, tile, shared, tile % COPY_STAGES, thread);
         commit_copies();
     }
 
@@ -107,11 +97,11 @@ struct TileReader {
 };
 
 // Which units of work a block takes: its own, or, if blocks stay, also the next one from a counter that all share.
-struct WorkQueue {
+struct TileScheduler {
     unsigned* counters;  // [0] units taken beyond each block's first, [1] blocks that are done
     volatile int* next_work;
 
-    __device__ WorkQueue(const Attention& problem, char* memory)
+    __device__ TileScheduler(const Attention& problem, char* memory)
         : counters(problem.queue), next_work(reinterpret_cast<volatile int*>(memory + NEXT_WORK)) {}
 
     __device__ int first() const { return blockIdx.x; }

@@ -1,36 +1,30 @@
 // What is passed at launch, and how it is cut into units of work.
 #pragma once
+#include "attention/operands.cuh"
 #include "ladder/settings.cuh"
 
-// An FP8 tensor. A line is a row of channels or, of V transposed, a row of keys of one channel.
+// An FP8 tensor.
 struct Operand {
-    const unsigned char* codes;
-    long long batch_stride, head_stride, line_stride;
-    const float* scales;
-    int scale_head_stride;
-    int scale_rows;
+    Lines lines;
+    Scales scales;
 
-    __device__ const unsigned char* head(int batch, int head) const {
-        return codes + batch * batch_stride + head * head_stride;
-    }
+    __device__ const unsigned char* head(int batch, int head) const { return lines.head(batch, head); }
 
     // The host has checked that a line is shorter than 4 GiB: one multiply-add instead of four.
     __device__ const unsigned char* line(const unsigned char* head, int line) const {
-        return head + static_cast<unsigned long long>(static_cast<unsigned>(line)) * static_cast<unsigned>(line_stride);
+        return head +
+               static_cast<unsigned long long>(static_cast<unsigned>(line)) * static_cast<unsigned>(lines.line_stride);
     }
 
-    __device__ float scale(int head_index, int row) const {
-        return scales[static_cast<long long>(head_index) * scale_head_stride + row / scale_rows];
-    }
+    __device__ float scale(int head_index, int row) const { return *scales.at(head_index, row); }
 };
 
-struct Attention {
+// The struct of `src/cuda/ladder/launch/argument.rs`, field by field.
+struct EveryAttention {
     Operand q, k, v;
     const float* k_means;
     const float* v_means;
-    void* output;
-    long long output_batch_stride, output_head_stride, output_row_stride;
-    float* lse;
+    Output output;
     unsigned* queue;
     float* dump;
     int batch, query_heads, kv_heads, query_len, key_len;
@@ -40,23 +34,21 @@ struct Attention {
 
     __device__ int query_tiles() const { return (query_len + TILE_QUERIES - 1) / TILE_QUERIES; }
     __device__ int work_units() const { return query_tiles() * query_heads * batch; }
-
-    // How many keys, counted from the first, a query sees; all of them beyond the last query.
-    __device__ int visible_keys(int query) const {
-        if (!CAUSAL) return key_len;
-        return min(max(query + 1 + key_len - query_len, 0), key_len);
-    }
 };
 
-static_assert(sizeof(Operand) == 48 && sizeof(Attention) == 248, "the host lays these out field by field");
+// With what only some problems have behind it.
+struct Attention : EveryAttention, Extras {};
+
+static_assert(sizeof(Operand) == 48 && sizeof(EveryAttention) == 248, "the host lays these out field by field");
 
 // One tile of queries of one head.
 struct Work {
     int index;
     int batch, head, kv_head;
     int first_query;
-    int key_tiles;     // that at least one query of the tile sees
-    int first_masked;  // the first key tile of which some query does not see all
+    int last_tile;     // of keys, behind the last that some query of the tile sees
+    int first_masked;  // the first key tile of which some query does not see the end
+    int seen_whole;    // the first key tile of which every query sees the beginning
 
     // Causal tiles differ in length: the longest, at the end of the sequence, go first. Where all blocks are on the
     // device at once, those from `paired_from` on share a multiprocessor with an earlier one: then the shortest goes to
@@ -73,8 +65,19 @@ struct Work {
         kv_head = head / (problem.query_heads / problem.kv_heads);
         first_query = tile * TILE_QUERIES;
         int last_query = min(first_query + TILE_QUERIES, problem.query_len) - 1;
-        key_tiles = (problem.visible_keys(last_query) + TILE_KEYS - 1) / TILE_KEYS;
-        first_masked = problem.visible_keys(first_query) / TILE_KEYS;
+        last_tile = (visible_keys(problem, last_query).end + TILE_KEYS - 1) / TILE_KEYS;
+        first_masked = visible_keys(problem, first_query).end / TILE_KEYS;
+        seen_whole = (visible_keys(problem, last_query).first + TILE_KEYS - 1) / TILE_KEYS;
+    }
+
+    // The first tile of keys that some query of the tile sees.
+    __device__ int first_tile(const Attention& problem) const {
+        return visible_keys(problem, first_query).first / TILE_KEYS;
+    }
+
+    // Whether every query of the tile sees all keys of a tile.
+    __device__ bool sees_all(int key_tile) const {
+        return (!WINDOW || seen_whole <= key_tile) && key_tile < first_masked;
     }
 
     __device__ int head_index(const Attention& problem) const { return batch * problem.query_heads + head; }

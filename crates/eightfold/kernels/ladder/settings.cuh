@@ -1,21 +1,33 @@
 // What the host compiles in: the kind of problem, the knobs, and what follows from them.
 #pragma once
+#include "attention/settings.cuh"
 
 // Values of the knobs, in the order of the host's enums.
 enum QkOperands { QK_F16, QK_UNPACK, QK_FP8 };
 enum SoftmaxPlace { SOFTMAX_SEPARATE, SOFTMAX_REUSE, SOFTMAX_FUSED };
 enum PvMethod { PV_SCALAR, PV_SIMD, PV_MMA, PV_UNPACK, PV_FP8 };
 enum BankLayout { BANKS_PLAIN, BANKS_PADDED, BANKS_SWIZZLED };
-enum Format { FORMAT_F32, FORMAT_F16, FORMAT_BF16 };
 
-constexpr bool E5M2 = INPUT_E5M2;
+// The knobs.
+constexpr int QK = Settings::QK, SOFTMAX = Settings::SOFTMAX, PV = Settings::PV, BANKS = Settings::BANKS;
+constexpr int COPY_STAGES = Settings::COPY_STAGES, PRODUCERS = Settings::PRODUCERS;
+constexpr bool COPY_ASYNC = Settings::COPY_ASYNC, EXP_POLYNOMIAL = Settings::EXP_POLYNOMIAL;
+constexpr bool PERSISTENT = Settings::PERSISTENT, DUMP = Settings::DUMP;
+constexpr int TILE_QUERIES = Settings::TILE_QUERIES, TILE_KEYS = Settings::TILE_KEYS;
+constexpr int WARPS = Settings::WARPS, KEY_GROUPS = Settings::KEY_GROUPS;
+
 constexpr int COMPUTE_THREADS = 32 * WARPS;
 constexpr int COPY_THREADS = 32 * (PRODUCERS ? PRODUCERS : WARPS);
 constexpr int THREADS = 32 * (WARPS + PRODUCERS);
 
 // Blocks that a multiprocessor must have room for. Registers are given out by fours of warps: left alone, the compiler
 // takes more than 168 for a block of five, and then one fits where two did. Wider heads need them all.
-constexpr int BLOCKS = THREADS == 160 && HEAD_DIM <= 64 ? 2 : 1;
+constexpr int BLOCKS = THREADS == 160 && HEAD_DIM <= 64 && VALUE_DIM <= 64 ? 2 : 1;
+
+// Heads are padded with zeros to what FP8 products take at a time, on their way into registers and shared memory.
+constexpr int STEP = 32;
+constexpr int HEAD_TILE = (HEAD_DIM + STEP - 1) / STEP * STEP;
+constexpr int VALUE_TILE = (VALUE_DIM + STEP - 1) / STEP * STEP;
 
 // A warp has some rows of the tile of queries and, of every tile of keys, the part of its group.
 constexpr int ROW_WARPS = WARPS / KEY_GROUPS;
@@ -23,7 +35,7 @@ constexpr int WARP_ROWS = TILE_QUERIES / ROW_WARPS;
 constexpr int WARP_KEYS = TILE_KEYS / KEY_GROUPS;
 constexpr int ROW_TILES = WARP_ROWS / 16;  // of 16 rows, the height of a tensor-core product
 constexpr int KEY_TILES = WARP_KEYS / 8;   // of 8 keys, its width in the score product
-constexpr int DIM_TILES = HEAD_DIM / 8;    // of 8 channels, its width in the value product
+constexpr int DIM_TILES = VALUE_TILE / 8;  // of 8 channels, its width in the value product
 
 // K and V are widened to f16 in shared memory, or stay FP8 there; V that stays FP8 arrives transposed.
 constexpr bool WIDEN_KEYS = QK == QK_F16;
@@ -34,27 +46,10 @@ constexpr bool TRANSPOSED_VALUES = !WIDEN_VALUES;
 constexpr bool KEEP_KEY_CODES = COPY_ASYNC || !WIDEN_KEYS;
 constexpr bool KEEP_VALUE_CODES = COPY_ASYNC || !WIDEN_VALUES;
 
-// Weights are 2^(score - maximum + 8): E4M3 and f16 both keep more of the small ones up there.
-constexpr float WEIGHT_EXPONENT = 8.0f;
-
-__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
-
-// Below every score, yet finite: a row that has seen no key stays free of NaN.
-constexpr float LOWEST = -1e30f;
-
-// The one of two types that a condition picks.
-template <bool CONDITION, typename First, typename Second>
-struct Either {
-    using Type = First;
-};
-template <typename First, typename Second>
-struct Either<false, First, Second> {
-    using Type = Second;
-};
-
 static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp has one or two tiles of 16 rows");
 static_assert(WARPS % KEY_GROUPS == 0, "every part of the keys has the same number of warps");
-static_assert(WARP_KEYS % 32 == 0 && HEAD_DIM % 32 == 0, "FP8 products take 32 values at a time");
+static_assert(WARP_KEYS % STEP == 0, "FP8 products take 32 values at a time");
+static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "a lane reads four codes and stores four channels");
 static_assert(PRODUCERS == 0 || COPY_ASYNC, "warps that only copy need buffers to copy ahead into");
 static_assert(SOFTMAX == SOFTMAX_FUSED || WARP_ROWS == 16, "softmax in shared memory is written for 16 rows a warp");
 static_assert(SOFTMAX == SOFTMAX_FUSED || WIDEN_VALUES, "weights in shared memory are f16");

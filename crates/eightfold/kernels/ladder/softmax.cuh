@@ -1,5 +1,8 @@
 // The online softmax: weights relative to the largest score so far, and what corrects the sums when that grows.
 #pragma once
+#include "attention/lanes.cuh"
+#include "attention/output.cuh"
+#include "attention/scoring.cuh"
 #include "ladder/scores.cuh"
 #include "ptx/exponential.cuh"
 
@@ -16,24 +19,6 @@ __device__ inline float exp2_polynomial(float x) {
 
 __device__ inline float exp2_of(float x) { return EXP_POLYNOMIAL ? exp2_polynomial(x) : exp2_hardware(x); }
 
-// The four lanes of a quad share a row of the accumulators.
-__device__ inline float quad_maximum(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-__device__ inline float warp_maximum(float x) {
-    for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
-    return x;
-}
-__device__ inline float warp_sum(float x) {
-    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
-    return x;
-}
-
 // Where softmax happens in shared memory: f32 scores and f16 weights by row, and the rows' maximum, sum and correction.
 struct SharedRows {
     char* memory;
@@ -49,6 +34,16 @@ struct SharedRows {
     }
 };
 
+// What the means that were taken from K add to a row's scores, in powers of two. Every lane of the row's quad.
+__device__ inline float shift_by_means(const Attention& problem, const Work& work, int query, int lane) {
+    if (!problem.k_means) return 0.0f;
+    query = min(query, problem.query_len - 1);
+    const unsigned char* codes = problem.q.line(problem.q.head(work.batch, work.head), query);
+    const float* means = problem.k_means + work.kv_head_index(problem) * HEAD_DIM;
+    return product_with_means(codes, means, lane % 4) * problem.scale_log2 *
+           problem.q.scale(work.head_index(problem), query);
+}
+
 // What the rows that a lane shares carry from tile to tile; row r of a lane is row 8·(r%2) + lane/4 of row tile r/2.
 struct Rows {
     static constexpr int COUNT = 2 * ROW_TILES;
@@ -57,6 +52,8 @@ struct Rows {
     float maximum[COUNT];     // of the scores so far, in powers of two
     float sum[COUNT];         // of the weights so far; of this lane's columns alone, where scores are in registers
     float normaliser[COUNT];  // at the end: what the sums are divided by
+    float shift[SOFTCAP ? COUNT : 1];  // what is added to scores, in powers of two, before they are capped
+    float share[SINKS ? COUNT : 1];    // at the end: of the keys in the sum of all weights
 
     __device__ void begin(const Attention& problem, const Work& work, int row_warp, int lane) {
 #pragma unroll
@@ -70,9 +67,35 @@ struct Rows {
             int query = QUERY_BLOCK_SCALES ? min(query_of(work, row_warp, lane, row), problem.query_len - 1) : 0;
             scale_log2[row] = problem.scale_log2 * problem.q.scale(work.head_index(problem), query) * key_scale;
         }
+        if constexpr (SOFTCAP) {
+#pragma unroll
+            for (int row = 0; row < COUNT; ++row) {
+                shift[row] = shift_by_means(problem, work, query_of(work, row_warp, lane, row), lane);
+            }
+        }
     }
 
-    __device__ float scale_of(int row) const { return scale_log2[QUERY_BLOCK_SCALES ? row : 0]; }
+    // From scores to powers of two, in which capped ones are.
+    __device__ float scale_of(int row) const { return SOFTCAP ? 1.0f : scale_of_products(row); }
+    __device__ float scale_of_products(int row) const { return scale_log2[QUERY_BLOCK_SCALES ? row : 0]; }
+
+    // The head's sink joins the sum of each row, when all keys are in it. The maximum and the sum may then be the
+    // sink's; the normaliser stays in the units of the sums of V.
+    __device__ void add_sink(const Attention& problem, const Work& work, int row_warp, int lane) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row) {
+            float sink = sink_score(problem, work.head);
+            // Scores are without what means add unless they are capped, and so is the sink.
+            if constexpr (!SOFTCAP) sink -= shift_by_means(problem, work, query_of(work, row_warp, lane, row), lane);
+            float larger = fmaxf(maximum[row], sink);
+            float kept = exp2_hardware(maximum[row] - larger), added = exp2_hardware(sink - larger) * SINK_WEIGHT;
+            float all = normaliser[row] * kept + added;
+            share[row] = normaliser[row] * kept / all;
+            normaliser[row] = all / kept;
+            sum[row] = sum[row] * kept + added;
+            maximum[row] = larger;
+        }
+    }
 
     // Scores in registers: the sum over all columns.
     __device__ void gather() {
@@ -90,22 +113,42 @@ struct Rows {
         }
     }
 
+    __device__ float share_of(int row) const { return SINKS ? share[SINKS ? row : 0] : 1.0f; }
+
     __device__ static int query_of(const Work& work, int row_warp, int lane, int row) {
         return work.first_query + row_warp * WARP_ROWS + 16 * (row / 2) + 8 * (row % 2) + lane / 4;
     }
 };
+
+// Scores as they are to be weighed where they have a bound. Before those are hidden that no query sees.
+__device__ inline void cap_scores(Scores& scores, const Attention& problem, const Rows& rows, float key_scale) {
+#pragma unroll
+    for (int row = 0; row < Rows::COUNT; ++row) {
+        float scale = rows.scale_of_products(row) * key_scale;
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& score = scores.value[row / 2][j][2 * (row % 2) + i];
+                score = cap_score(problem, fmaf(score, scale, rows.shift[row]));
+            }
+        }
+    }
+}
 
 // Scores of keys that a query does not see become minus infinity.
 __device__ inline void mask_scores(Scores& scores, const Attention& problem, const Work& work, int key_tile,
                                    int row_warp, int group, int lane) {
 #pragma unroll
     for (int row = 0; row < Rows::COUNT; ++row) {
-        int visible = problem.visible_keys(Rows::query_of(work, row_warp, lane, row)) - key_tile * TILE_KEYS;
+        KeyRange keys = visible_keys(problem, Rows::query_of(work, row_warp, lane, row));
+        int first = keys.first - key_tile * TILE_KEYS, end = keys.end - key_tile * TILE_KEYS;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                if (Scores::key(group, j, 2 * (lane % 4) + i) >= visible) {
+                int key = Scores::key(group, j, 2 * (lane % 4) + i);
+                if (key >= end || (WINDOW && key < first)) {
                     scores.value[row / 2][j][2 * (row % 2) + i] = minus_infinity();
                 }
             }
@@ -122,10 +165,10 @@ __device__ inline void weigh_in_registers(Scores& scores, Rows& rows, float key_
         float largest = LOWEST;
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
-            const float (&pair)[4] = scores.value[row / 2][j];
+            const float(&pair)[4] = scores.value[row / 2][j];
             largest = fmaxf(largest, fmaxf(pair[2 * (row % 2)], pair[2 * (row % 2) + 1]));
         }
-        float maximum = fmaxf(rows.maximum[row], quad_maximum(largest) * scale);
+        float maximum = fmaxf(rows.maximum[row], quad_max(largest) * scale);
         correction[row] = exp2_hardware(rows.maximum[row] - maximum);
         rows.maximum[row] = maximum;
         float shift = WEIGHT_EXPONENT - maximum, sum = 0.0f;
@@ -160,7 +203,7 @@ __device__ inline void store_scores(const SharedRows& shared, const Scores& scor
         float* line = shared.scores(warp * WARP_ROWS + 8 * row + lane / 4);
 #pragma unroll
         for (int j = 0; j < KEY_TILES; ++j) {
-            const float (&pair)[4] = scores.value[0][j];
+            const float(&pair)[4] = scores.value[0][j];
             *reinterpret_cast<float2*>(line + 8 * j + 2 * (lane % 4)) =
                 make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);
         }
@@ -183,7 +226,7 @@ __device__ inline void weigh_in_shared(const SharedRows& shared, int warp, int l
             largest = fmaxf(largest, fmaxf(score[i].x, score[i].y));
         }
         float before = shared.maximum(row);
-        float maximum = fmaxf(before, warp_maximum(largest));
+        float maximum = fmaxf(before, warp_max(largest));
         float shift = WEIGHT_EXPONENT - maximum, sum = 0.0f;
         __syncwarp();  // weights may lie where the scores were
 #pragma unroll

@@ -5,25 +5,10 @@
 // Sums of a warp as accumulators of the tensor cores. Channels are in fragment order: tiles 2i and 2i+1 of a lane hold
 // channels 16i + 4·quad … +3.
 struct MmaSums {
-    float value[ROW_TILES][DIM_TILES][4];
+    float value[ROW_TILES][DIM_TILES][4] = {};
     // Weights that were rounded to FP8 are divided by their own sum: the output stays a weighted mean of V's rows, and
     // the errors of a row's largest weights cancel. One more column of the product, of ones, gives it.
-    float rounded_sum[PV == PV_FP8 ? ROW_TILES : 1][4];
-
-    __device__ void begin() {
-        if constexpr (PV == PV_FP8) {
-#pragma unroll
-            for (int tile = 0; tile < ROW_TILES; ++tile)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) rounded_sum[tile][i] = 0.0f;
-        }
-#pragma unroll
-        for (int tile = 0; tile < ROW_TILES; ++tile)
-#pragma unroll
-            for (int n = 0; n < DIM_TILES; ++n)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) value[tile][n][i] = 0.0f;
-    }
+    float rounded_sum[PV == PV_FP8 ? ROW_TILES : 1][4] = {};
 
     // Most tiles bring no larger score to any row of the warp, and then the factors are one; but a branch around the
     // multiplications would keep the softmax apart from the product that follows, which costs more. `unit_change` is
@@ -57,7 +42,7 @@ struct MmaSums {
             int row = group * WARP_KEYS + 16 * step + lane % 16;
 #pragma unroll
             for (int n = 0; n < DIM_TILES; n += 2) {
-                Words4 words = load_matrices_transposed(WideTile::address(values, row, n + lane / 16));
+                Words4 words = load_matrices_transposed(WideValues::address(values, row, n + lane / 16));
 #pragma unroll
                 for (int tile = 0; tile < ROW_TILES; ++tile) {
                     multiply_f16(value[tile][n], weights[tile][step], words.word[0], words.word[1]);
@@ -125,8 +110,8 @@ struct MmaSums {
                 for (int step = 0; step < WARP_KEYS / 32; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const float (&a)[4] = weights.value[tile][4 * step + 2 * (i / 2)];
-                        const float (&b)[4] = weights.value[tile][4 * step + 2 * (i / 2) + 1];
+                        const float(&a)[4] = weights.value[tile][4 * step + 2 * (i / 2)];
+                        const float(&b)[4] = weights.value[tile][4 * step + 2 * (i / 2) + 1];
                         int row = 2 * (i % 2);
                         fragment[tile][step][i] = pack_e4m3(a[row], a[row + 1], b[row], b[row + 1]);
                     }
@@ -139,7 +124,7 @@ struct MmaSums {
                 for (int step = 0; step < WARP_KEYS / 16; ++step)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const float (&pair)[4] = weights.value[tile][2 * step + i / 2];
+                        const float(&pair)[4] = weights.value[tile][2 * step + i / 2];
                         fragment[tile][step][i] = pack_f16(pair[2 * (i % 2)], pair[2 * (i % 2) + 1]);
                     }
             if constexpr (PV == PV_UNPACK) {
@@ -166,17 +151,12 @@ struct MmaSums {
 
 // Sums of a warp without tensor cores: two lanes to a row, each with one half of the channels, in fragment order.
 struct LaneSums {
-    static constexpr int COUNT = HEAD_DIM / 2;
-    float value[COUNT];
+    static constexpr int COUNT = VALUE_TILE / 2;
+    float value[COUNT] = {};
 
     __device__ static float normaliser(int, float sum) { return sum; }
     __device__ static int row(int lane) { return lane / 2; }
     __device__ static int place(int lane, int i) { return lane % 2 * COUNT + i; }
-
-    __device__ void begin() {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) value[i] = 0.0f;
-    }
 
     __device__ void correct(const SharedRows& shared, float unit_change, int warp, int lane) {
         float correction = shared.correction(warp * WARP_ROWS + row(lane)) * unit_change;
@@ -192,14 +172,14 @@ struct LaneSums {
             if constexpr (PV == PV_SCALAR) {
 #pragma unroll
                 for (int i = 0; i < COUNT; ++i) {
-                    unsigned offset = WideTile::address(0, key, place(lane, i) / 8) + 2 * (i % 8);
+                    unsigned offset = WideValues::address(0, key, place(lane, i) / 8) + 2 * (i % 8);
                     value[i] =
                         fmaf(weight, to_float(*reinterpret_cast<const unsigned short*>(tile + offset)), value[i]);
                 }
             } else {
 #pragma unroll
                 for (int i = 0; i < COUNT; i += 8) {
-                    uint4 words = load_shared_16(WideTile::address(shared + WIDE_VALUES, key, place(lane, i) / 8));
+                    uint4 words = load_shared_16(WideValues::address(shared + WIDE_VALUES, key, place(lane, i) / 8));
                     const unsigned pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
                     for (int pair = 0; pair < 4; ++pair) {

@@ -1,4 +1,5 @@
-// Addresses of shared memory, as the 32-bit numbers that the instructions take, and accesses of it and of global memory.
+// Addresses of shared memory, as the 32-bit numbers that the instructions take, and accesses of it and of global
+// memory.
 #pragma once
 
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -30,8 +31,8 @@ __device__ inline Byte* strides_on(Byte* first, int count, int stride_bytes) {
     return reinterpret_cast<Byte*>(address);
 }
 
-// st.global.v4: 16 bytes, if there is a place for them. The condition stays with the store: as a branch, the compiler may
-// take what was computed before into it, shuffles too.
+// st.global.v4: 16 bytes, if there is a place for them. The condition stays with the store: as a branch, the compiler
+// may take what was computed before into it, shuffles too.
 __device__ inline void store_global_16(void* address, uint4 words, bool exists) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(address),
                  "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(static_cast<int>(exists))

@@ -1,8 +1,8 @@
-// Copies by the copy engine, barriers that count bytes, and what else a pipeline of warpgroups needs (sm_90a).
+// Copies by TMA, barriers that count bytes, and what else a pipeline of warpgroups needs (sm_90a).
 #pragma once
 #include "ptx/barrier.cuh"
 
-// fence.mbarrier_init: barriers that this thread made are seen by the copy engine.
+// fence.mbarrier_init: barriers that this thread made are seen by TMA.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // fence.proxy.async: what this thread stored in shared memory is seen by products and copies.
@@ -50,7 +50,8 @@ __device__ inline void copy_box(unsigned shared_address, const void* map, unsign
 __device__ inline void copy_box_to_blocks(unsigned short blocks, unsigned shared_address, const void* map,
                                           unsigned barrier, int x, int y, int z, int w) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%3, "
         "%4, %5, %6}], [%2], %7;" ::"r"(shared_address),
         "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "h"(blocks)
         : "memory");

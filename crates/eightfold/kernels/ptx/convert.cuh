@@ -39,14 +39,6 @@ __device__ inline unsigned pack_bf16(float first, float second) {
     return pair;
 }
 
-// Four f32 to four E4M3 codes, `a` lowest; rounds to nearest even, saturates.
-__device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
-    unsigned short low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
-    return static_cast<unsigned>(low) | static_cast<unsigned>(high) << 16;
-}
-
 // cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: two f32 to two codes, the first in the low byte.
 template <bool E5M2>
 __device__ inline unsigned pack_fp8(float first, float second) {
@@ -57,6 +49,11 @@ __device__ inline unsigned pack_fp8(float first, float second) {
         asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
     }
     return codes;
+}
+
+// Four f32 to four E4M3 codes, `a` lowest; rounds to nearest even, saturates.
+__device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
+    return pack_fp8<false>(a, b) | pack_fp8<false>(c, d) << 16;
 }
 
 struct Floats2 {

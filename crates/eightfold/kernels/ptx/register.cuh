@@ -17,3 +17,4 @@ __device__ inline void need_now(Word value) {
 
 // No instruction: the compiler no longer knows how the number came about, and makes nothing of it before this place.
 __device__ inline void forget_origin(int& number) { asm volatile("" : "+r"(number)); }
+__device__ inline void forget_origin(unsigned& number) { asm volatile("" : "+r"(number)); }

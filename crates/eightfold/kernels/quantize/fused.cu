@@ -1,12 +1,17 @@
-// f32, f16 or bf16 → FP8 codes and scales in one launch that reads every value once (sm_90 and later): the blocks of a
-// cluster hold all that shares a scale, in registers and in shared memory, until they know its largest magnitude. The
-// steps round as those of quantize.cu do.
+// f32, f16 or bf16 → FP8 or INT8 codes and scales in one launch that reads every value once (sm_90 and later): the
+// blocks of a cluster hold all that shares a scale, in registers and in shared memory, until they know its largest
+// magnitude. The steps round as those of quantize.cu do.
 //
-// Macros: those of problem.cuh, with CENTERED 0, and VECTORS, the vectors that a thread holds.
+// Macros: those of problem.cuh, VECTORS, the vectors that a thread holds, and BLOCK_SCALES, the scales of a block's
+// rows; 0 where the cluster has one. Where it is centred, a cluster holds a whole head, and its means are added in
+// another order than the host's.
 
 #include "ptx/address.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
+#if CENTERED
+#include "quantize/means.cuh"
+#endif
 #include "quantize/problem.cuh"
 #include "quantize/quotient.cuh"
 #include "quantize/rows.cuh"
@@ -14,12 +19,16 @@
 #include "quantize/values.cuh"
 
 // Registers and shared memory take half of the vectors each, so that several blocks fit a multiprocessor, and some can
-// load while others encode. Where a thread's vectors are not of the same channels, their addresses take registers too.
+// load while others encode. Where a thread's vectors are not of the same channels, their addresses take registers, too;
+// so do means.
 constexpr int THREADS = 512;
 constexpr int KEPT = VECTORS / 2;  // vectors of a thread that are in registers
-constexpr int SHARING = VECTORS <= 8 && THREADS % ROW_VECTORS == 0 ? 3 : 2;  // blocks of a multiprocessor
-constexpr int MOST_BLOCKS = 16;                                              // of a cluster
-static_assert(!CENTERED, "means are found by launches of their own");
+constexpr int SHARING = CENTERED && TRANSPOSED ? 1
+                                               : (VECTORS <= 8 && THREADS % ROW_VECTORS == 0 ? 3 : 2) -
+                                                     CENTERED;  // blocks of a multiprocessor
+constexpr int MOST_BLOCKS = 16;                                 // of a cluster
+static_assert(!CENTERED || THREADS % ROW_VECTORS == 0, "a thread adds up vectors of the same channels");
+static_assert(BLOCK_SCALES == 0 || (CENTERED && !TRANSPOSED && VECTORS % BLOCK_SCALES == 0), "a block has whole ones");
 
 #if TRANSPOSED
 constexpr int CHANNELS = 8 * VECTOR;  // of a tile: as many as eight lanes side by side read
@@ -27,6 +36,7 @@ constexpr int CHANNEL_TILES = (HEAD_DIM + CHANNELS - 1) / CHANNELS;
 constexpr int TILE_THREADS = 32 * GROUPS;
 constexpr int TILES = THREADS / TILE_THREADS;  // that are turned at a time, four vectors of every thread
 static_assert(KEPT % 4 == 0 && VECTORS % 4 == 0, "a thread takes four keys at a time");
+static_assert(!CENTERED || TILES % CHANNEL_TILES == 0, "a thread's tiles are of the same channels");
 
 // Which tile of the block, in rows of channels.
 __device__ inline int tile_of(int round) { return round * TILES + threadIdx.x / TILE_THREADS; }
@@ -67,15 +77,54 @@ __device__ inline void load_vectors(const Quantize& problem, const char* values,
     commit_copies();
 }
 
-// The largest magnitude of the block's vectors, in every thread of it.
-__device__ inline unsigned largest_of_block(const Quantize& problem, const Place& at, const Vectors& vectors) {
-    __shared__ unsigned of_warps[THREADS / 32];
+#if CENTERED
+constexpr int SCALE_VECTORS = VECTORS / (BLOCK_SCALES > 0 ? BLOCK_SCALES : 1);  // of a thread that share a scale
+
+using HeadMeans = Means<THREADS / 32, MOST_BLOCKS>;
+
+// Adds up all vectors of the head, of which those beyond the rows are zero.
+__device__ inline void find_means(const Quantize& problem, const Place& at, const Vectors& vectors, HeadMeans& means) {
+    Vector sums = {};
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (i == KEPT) wait_for_copies<0>();
+        const Vector vector = widen(vectors.at(i));
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) sums.values[j] += vector.values[j];
+    }
+    leave_sums(means, sums);
+    find_means(problem, at, means);
+}
+
+// The largest magnitude of a thread's values from a vector on that share a scale, without what is beyond the rows.
+__device__ inline unsigned largest_of_thread(const Vectors& vectors, int rows, const HeadMeans& means, int first = 0) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = first; i < first + SCALE_VECTORS; ++i) {
+        const auto [row, channel] = vector_at(i);
+        if (row >= rows) break;
+        const Vector vector = less_means(means, channel, vectors.at(i));
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) largest = max(largest, __float_as_uint(vector.values[j]) & 0x7fffffffu);
+    }
+    return largest;
+}
+#else
+// The largest magnitude of a thread's values.
+__device__ inline unsigned largest_of_thread(const Quantize& problem, const Place& at, const Vectors& vectors) {
     unsigned largest = 0;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         if (i == KEPT) wait_for_copies<0>();
         largest = max(largest, largest_magnitude(problem, at, 0, vectors.at(i)));
     }
+    return largest;
+}
+#endif
+
+// The largest magnitude of the block's threads, in every thread of it.
+__device__ inline unsigned largest_of_block(unsigned largest) {
+    __shared__ unsigned of_warps[THREADS / 32];
     largest = __reduce_max_sync(0xffffffffu, largest);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
     __syncthreads();
@@ -105,7 +154,12 @@ __device__ inline unsigned largest_of_cluster(unsigned of_block) {
 
 // A round turns TILES tiles: each is packed, and then written as lines of keys.
 __device__ inline void store_codes(const Quantize& problem, const Place& at, int first_row, int rows,
-                                   const Vectors& vectors, const Divisor& divisor) {
+                                   const Vectors& vectors, const Divisor& divisor
+#if CENTERED
+                                   ,
+                                   const HeadMeans& means
+#endif
+) {
     __shared__ __align__(16) unsigned tiles[TILES][CHANNELS * KEYS / 4];
     unsigned* tile = tiles[threadIdx.x / TILE_THREADS];
     const int thread = threadIdx.x % TILE_THREADS;
@@ -116,7 +170,14 @@ __device__ inline void store_codes(const Quantize& problem, const Place& at, int
         if (round * TILES / CHANNEL_TILES * KEYS >= rows) break;
         Vector four[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) four[i] = widen(vectors.at(4 * round + i));
+        for (int i = 0; i < 4; ++i) {
+#if CENTERED
+            const auto [row, channel] = vector_at(4 * round + i);
+            four[i] = row < rows ? less_means(means, channel, vectors.at(4 * round + i)) : Vector{};
+#else
+            four[i] = widen(vectors.at(4 * round + i));
+#endif
+        }
         if (round > 0) __syncthreads();
         turn(tile, thread % 8 * VECTOR, thread / 32, thread % 32 / 8, four, by);
         __syncthreads();
@@ -137,6 +198,20 @@ __device__ inline void store_codes(const Quantize& problem, const Place& at, int
 
 #else
 
+#if CENTERED
+__device__ inline void store_codes(const Quantize& problem, const Place& at, int first_row, int rows,
+                                   const Vectors& vectors, const Divisor& divisor, const HeadMeans& means,
+                                   int first = 0) {
+    unsigned char* lines = codes_at(problem, at, first_row);
+#pragma unroll
+    for (int i = first; i < first + SCALE_VECTORS; ++i) {
+        const auto [row, channel] = vector_at(i);
+        if (row >= rows) break;
+        store(strides_on(lines, row, problem.code_line_stride), channel, less_means(means, channel, vectors.at(i)),
+              divisor);
+    }
+}
+#else
 __device__ inline void store_codes(const Quantize& problem, const Place& at, int first_row, int rows,
                                    const Vectors& vectors, const Divisor& divisor) {
     unsigned char* lines = codes_at(problem, at, first_row);
@@ -147,7 +222,37 @@ __device__ inline void store_codes(const Quantize& problem, const Place& at, int
         store(strides_on(lines, row, problem.code_line_stride), channel, widen(vectors.at(i)), divisor);
     }
 }
+#endif
 
+#endif
+
+#if BLOCK_SCALES > 0
+// A block finds the scales of its rows without the others. Every thread.
+__device__ inline void store_blocks(const Quantize& problem, const Place& at, int first_row, int rows,
+                                    const Vectors& vectors, const HeadMeans& means) {
+    constexpr int WARPS = THREADS / 32;
+    __shared__ unsigned of_warps[BLOCK_SCALES][WARPS];
+#pragma unroll
+    for (int part = 0; part < BLOCK_SCALES; ++part) {
+        const unsigned largest = largest_of_thread(vectors, rows, means, part * SCALE_VECTORS);
+        const unsigned of_warp = __reduce_max_sync(0xffffffffu, largest);
+        if (threadIdx.x % 32 == 0) of_warps[part][threadIdx.x / 32] = of_warp;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int part = 0; part < BLOCK_SCALES; ++part) {
+        // The same for all threads of the block.
+        if (part * problem.scale_rows >= rows) break;
+        const unsigned largest = __reduce_max_sync(0xffffffffu, of_warps[part][threadIdx.x % WARPS]);
+        const float scale = scale_for(__uint_as_float(largest), problem.largest_code);
+        if (threadIdx.x == 0) {
+            const long long index = first_scale_of_head(problem, at) + first_row / problem.scale_rows + part;
+            problem.magnitudes[index] = largest;
+            problem.scales[index] = scale;
+        }
+        store_codes(problem, at, first_row, rows, vectors, divisor(scale), means, part * SCALE_VECTORS);
+    }
+}
 #endif
 
 // A cluster takes the rows of a scale, and each of its blocks `block_rows` of them, the last perhaps fewer or none.
@@ -159,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
     const int rank = cluster_rank();
     const int scale_row = at.part * problem.scale_rows;
     const int first_row = scale_row + rank * problem.block_rows;
-    const int end_row = scale_row + min(problem.scale_rows, problem.len - scale_row);
+    const int end_row = BLOCK_SCALES > 0 ? problem.len : scale_row + min(problem.scale_rows, problem.len - scale_row);
     const int rows = min(problem.block_rows, end_row - first_row);
     Vectors vectors;
     vectors.held = shared_address(held + threadIdx.x);
@@ -167,12 +272,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
     // While the values are on their way: all blocks of the cluster have started.
     wait_for_cluster();
 
-    const unsigned largest = largest_of_cluster(largest_of_block(problem, at, vectors));
+#if CENTERED
+    __shared__ HeadMeans means;
+    find_means(problem, at, vectors, means);
+#endif
+#if BLOCK_SCALES > 0
+    store_blocks(problem, at, first_row, rows, vectors, means);
+#else
+#if CENTERED
+    const unsigned largest = largest_of_cluster(largest_of_block(largest_of_thread(vectors, rows, means)));
+#else
+    const unsigned largest = largest_of_cluster(largest_of_block(largest_of_thread(problem, at, vectors)));
+#endif
     const float scale = scale_for(__uint_as_float(largest), problem.largest_code);
     if (rank == 0 && threadIdx.x == 0) {
         const long long index = first_scale_of_head(problem, at) + at.part;
         problem.magnitudes[index] = largest;
         problem.scales[index] = scale;
     }
+#if CENTERED
+    store_codes(problem, at, first_row, rows, vectors, divisor(scale), means);
+#else
     store_codes(problem, at, first_row, rows, vectors, divisor(scale));
+#endif
+#endif
 }

@@ -1,8 +1,8 @@
 // What the kernels of this folder are given, and how they cut it.
 //
-// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), HEAD_DIM, FORMAT_E5M2, TRANSPOSED (whether codes are written as rows of
-// keys), EXCHANGED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e), CENTERED
-// (whether each channel's mean over the rows is subtracted).
+// Macros: ELEMENT (0 f32, 1 f16, 2 bf16), HEAD_DIM, FORMAT_E5M2, FORMAT_INT8 (else E4M3), TRANSPOSED (whether codes are
+// written as rows of keys), PACKED (whether position 4q + 2h + e of every 16 keys of such a row holds key 8h + 2q + e),
+// CENTERED (whether each channel's mean over the rows is subtracted).
 #pragma once
 
 #ifndef ELEMENT

@@ -1,6 +1,6 @@
-// f32, f16 or bf16 → FP8 codes and scales, in two launches: the largest magnitude of everything that shares a scale,
-// then the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the host's
-// quantiser does, and what is added is added in its order, so that the bits are the same.
+// f32, f16 or bf16 → FP8 or INT8 codes and scales, in two launches: the largest magnitude of everything that shares a
+// scale, then the scales and the codes; before them, where it is centred, the means. Every step rounds exactly as the
+// host's quantiser does, and what is added is added in its order, so that the bits are the same.
 //
 // Macros: those of problem.cuh, and ROWS, the rows of a block that does not transpose.
 
@@ -181,6 +181,43 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
     }
 }
 
+// One launch, where every row has a scale of its own: the lanes that hold a row find it.
+extern "C" __global__ void __launch_bounds__(THREADS) quantize_rows(const __grid_constant__ Quantize problem) {
+    constexpr bool LANES_HOLD_ROWS = ROW_VECTORS <= 32 && 32 % (ROW_VECTORS <= 32 ? ROW_VECTORS : 1) == 0;
+    if constexpr (LANES_HOLD_ROWS && !CENTERED) {
+        const Place at = place(problem, blockIdx.x);
+        const int first_row = at.part * ROWS;
+        const int rows = min(ROWS, problem.len - first_row);
+        const char* values = values_at(problem, at, first_row);
+        unsigned char* lines = codes_at(problem, at, first_row);
+        const long long scale = first_scale_of_head(problem, at) + first_row;
+        uint4 words[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell<THREADS>(i);
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (row < rows) words[i] = load_last(address(problem, values, row, channel));
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const auto [row, channel] = cell<THREADS>(i);
+            unsigned largest = largest_magnitude(problem, at, channel, words[i]);
+#pragma unroll
+            for (int distance = 1; distance < ROW_VECTORS; distance *= 2) {
+                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+            }
+            if (row >= rows) continue;
+            const float of_row = scale_for(__uint_as_float(largest), problem.largest_code);
+            if (channel == 0) {
+                problem.magnitudes[scale + row] = largest;
+                problem.scales[scale + row] = of_row;
+            }
+            unsigned char* line = lines + static_cast<long long>(row) * problem.code_line_stride;
+            store(line, channel, widen(words[i]), divisor(of_row));
+        }
+    }
+}
+
 #endif
 
 #if CENTERED
@@ -191,7 +228,8 @@ constexpr int SUM_BATCH = 4;      // of them that a thread asks for at a time
 constexpr int SUM_BUFFERS = 4;
 
 // Before the others. A thread adds up SUM_ROWS rows of its channels, one after the other. The next are on their way to
-// shared memory meanwhile, where only their own thread looks: of loads into registers the compiler leaves one in flight.
+// shared memory meanwhile, where only their own thread looks: of loads into registers the compiler leaves one in
+// flight.
 extern "C" __global__ void __launch_bounds__(SUM_THREADS) quantize_sums(const __grid_constant__ Quantize problem) {
     __shared__ uint4 held[SUM_BUFFERS][SUM_BATCH][SUM_THREADS];
     const Place at = place(problem, blockIdx.x);

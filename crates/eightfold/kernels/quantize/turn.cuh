@@ -10,7 +10,7 @@ constexpr int GROUPS = KEYS / LINE;  // of 16 keys, one for each warp
 
 // Which key of a group is at a place of the word of a quad.
 __device__ inline int key_of_word(int quad, int place) {
-    return EXCHANGED ? 8 * (place / 2) + 2 * quad + place % 2 : 4 * quad + place;
+    return PACKED ? 8 * (place / 2) + 2 * quad + place % 2 : 4 * quad + place;
 }
 
 // The word of shared memory for keys 4q … 4q + 3 of a group. Groups change places with the channel, so that neither

@@ -1,27 +1,27 @@
 //! From sums to results: merge splits of the keys, divide by the softmax sum, convert, store.
 
-use super::attend::{Attended, Block, Job};
-use super::kernels::{Kernels, RowState, Sums};
-use super::schedule::Cut;
+use super::attend::Attended;
+use super::kernels::{InstructionSet, Normalise, RowState, Sums};
+use super::schedule::Partition;
 use super::source::Head;
-use crate::fp8;
+use super::task::{Block, Job, mean_score};
 use crate::problem::{MAX_HEAD_DIM, Problem};
 use crate::tensor::Layout;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use std::f32::consts::LN_2;
+use std::f64::consts::{LN_2, LOG2_E};
 
 /// A number type that results are stored in.
 pub(super) trait Element: Copy + Send {
     const ZERO: Self;
     /// Stores sums · factors + means in rows of `width`.
-    fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]);
+    fn store_rows(instructions: InstructionSet, rows: &Sums, width: usize, values: &mut [Self]);
 }
 
 impl Element for f32 {
     const ZERO: Self = 0.0;
-    fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]) {
-        kernels.normalise(rows, width, values);
+    fn store_rows(instructions: InstructionSet, rows: &Sums, width: usize, values: &mut [Self]) {
+        instructions.run(Normalise { rows, width, values });
     }
 }
 
@@ -30,11 +30,13 @@ macro_rules! half_element {
     ($half:ty) => {
         impl Element for $half {
             const ZERO: Self = <$half>::ZERO;
-            fn store_rows(kernels: &Kernels, rows: &Sums, width: usize, values: &mut [Self]) {
+            fn store_rows(instructions: InstructionSet, rows: &Sums, width: usize, values: &mut [Self]) {
                 let mut floats = [0.0; MAX_HEAD_DIM];
                 for (row, values) in values.chunks_exact_mut(width).enumerate() {
-                    let (sums, factors) = (&rows.sums[row * rows.stride..], &rows.factors[row * rows.factor_stride..]);
-                    kernels.normalise(&Sums { sums, factors, ..*rows }, width, &mut floats[..width]);
+                    let (sums, factor) = (&rows.sums[row * rows.stride..], row * rows.factor_stride);
+                    let (factors, shares) = (&rows.factors[factor..], rows.shares.get(factor..).unwrap_or(&[]));
+                    let rows = &Sums { sums, factors, shares, ..*rows };
+                    instructions.run(Normalise { rows, width, values: &mut floats[..width] });
                     values.convert_from_f32_slice(&floats[..width]);
                 }
             }
@@ -57,9 +59,15 @@ pub(super) enum Rows<'a, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// Cuts an output (`width` elements per row) into the rows of each block, in the order of (batch, kv head,
+    /// Splits an output (`width` elements per row) into the rows of each block, in the order of (batch, kv head,
     /// block of queries).
-    pub(super) fn cut(values: &'a mut [T], problem: &Problem, layout: Layout, width: usize, cut: &Cut) -> Vec<Self> {
+    pub(super) fn of_blocks(
+        values: &'a mut [T],
+        problem: &Problem,
+        layout: Layout,
+        width: usize,
+        partition: &Partition,
+    ) -> Vec<Self> {
         let shape = problem.shape();
         let group = shape.group();
         let by_query = layout == Layout::Bshd;
@@ -69,16 +77,17 @@ impl<'a, T> Rows<'a, T> {
             rest = tail;
             run
         };
-        let queries = |block: usize| cut.queries(problem, block).len();
-        let blocks = shape.batch * shape.kv_heads * cut.query_blocks;
+        let queries = |block: usize| partition.queries(problem, block).len();
+        let blocks = shape.batch * shape.kv_heads * partition.query_blocks;
         if group == 1 && !by_query {
-            return (0..blocks).map(|index| Rows::Whole(next_run(queries(index % cut.query_blocks)))).collect();
+            return (0..blocks).map(|index| Rows::Whole(next_run(queries(index % partition.query_blocks)))).collect();
         }
         let mut runs: Vec<Vec<&mut [T]>> = (0..blocks).map(|_| Vec::new()).collect();
         for batch in 0..shape.batch {
-            let index = |kv_head: usize, block: usize| (batch * shape.kv_heads + kv_head) * cut.query_blocks + block;
+            let index =
+                |kv_head: usize, block: usize| (batch * shape.kv_heads + kv_head) * partition.query_blocks + block;
             if by_query {
-                for block in 0..cut.query_blocks {
+                for block in 0..partition.query_blocks {
                     for _ in 0..queries(block) {
                         for kv_head in 0..shape.kv_heads {
                             runs[index(kv_head, block)].push(next_run(group));
@@ -87,7 +96,7 @@ impl<'a, T> Rows<'a, T> {
                 }
             } else {
                 for head in 0..shape.query_heads {
-                    for block in 0..cut.query_blocks {
+                    for block in 0..partition.query_blocks {
                         runs[index(head / group, block)].push(next_run(queries(block)));
                     }
                 }
@@ -110,23 +119,27 @@ impl<'a, T> Rows<'a, T> {
 /// What a split of the keys leaves for the merge.
 pub(super) struct Partial {
     pub output: Vec<f32>,
+    pub value_scale: f32,
     pub states: Vec<RowState>,
 }
 
 /// Merges splits of the keys of the same rows into the first of them.
-pub(super) fn merge(mut partials: Vec<Partial>, width: usize) -> Partial {
+pub(super) fn merge(mut partials: Vec<Partial>) -> Partial {
     let mut merged = partials.swap_remove(0);
+    let width = merged.output.len() / merged.states.len();
     for partial in partials {
+        // The same units where scales do not vary: 1, exactly.
+        let unit = partial.value_scale / merged.value_scale;
         for (row, (state, other)) in merged.states.iter_mut().zip(&partial.states).enumerate() {
             if other.sum == 0.0 {
                 continue;
             }
             let max = state.max.max(other.max);
-            let (alpha, beta) = ((state.max - max).exp2(), (other.max - max).exp2());
-            *state = RowState { max, sum: state.sum * alpha + other.sum * beta };
-            let rows = row * width..(row + 1) * width;
+            let (rescale, other_rescale) = ((state.max - max).exp2(), (other.max - max).exp2());
+            *state = RowState { max, sum: state.sum * rescale + other.sum * other_rescale };
+            let (rows, other_rescale) = (row * width..(row + 1) * width, other_rescale * unit);
             for (value, other) in merged.output[rows.clone()].iter_mut().zip(&partial.output[rows]) {
-                *value = *value * alpha + other * beta;
+                *value = *value * rescale + other * other_rescale;
             }
         }
     }
@@ -142,37 +155,64 @@ pub(super) fn store<T: Element>(
     lse: Option<&mut Rows<f32>>,
 ) {
     let group = job.problem.shape().group();
-    let head_dim = job.problem.shape().head_dim;
-    let Attended { output, width, value_scale, states, .. } = *attended;
+    let value_dim = job.problem.output_dims().head_dim;
+    let Attended { output, value_scale, states, .. } = *attended;
+    let width = output.len() / states.len();
     let means = Head::new(job.v, block.batch, block.kv_head).means().unwrap_or(&[]);
     let factors: Vec<f32> = states.iter().map(|state| value_scale / state.sum).collect();
+    let sinks = Sinks::new(job, block, states);
+    let shares: &[f32] = sinks.as_ref().map_or(&[], |sinks| &sinks.shares);
     values.for_runs(group, |first, step, values| {
         let (sums, stride) = (&output[first * width..], step * width);
-        let rows = Sums { sums, stride, factors: &factors[first..], factor_stride: step, means };
-        T::store_rows(job.kernels, &rows, head_dim, values);
+        let (factors, shares) = (&factors[first..], shares.get(first..).unwrap_or(&[]));
+        let rows = Sums { sums, stride, factors, factor_stride: step, means, shares };
+        T::store_rows(job.instructions, &rows, value_dim, values);
         // A row without keys has no mean to fall back on either.
-        for (row, values) in values.chunks_exact_mut(head_dim).enumerate() {
+        for (row, values) in values.chunks_exact_mut(value_dim).enumerate() {
             if states[first + row * step].sum == 0.0 {
                 values.fill(T::ZERO);
             }
         }
     });
     let Some(lse) = lse else { return };
-    let key_means = Head::new(job.k, block.batch, block.kv_head).means();
     lse.for_runs(group, |first, step, lse| {
         for (row, lse) in (first..).step_by(step).zip(lse) {
-            let mean = key_means.map_or(0.0, |means| mean_score(job, block, row, means));
-            *lse = (states[row].max + states[row].sum.log2()) * LN_2 + mean;
+            *lse = match &sinks {
+                Some(sinks) => sinks.lse[row],
+                None => keys_lse(job, block, row, states[row]) as f32,
+            };
         }
     });
 }
 
-/// The score of a row with the mean key, which a centred K leaves out of every score alike.
-fn mean_score(job: &Job, block: &Block, row: usize, means: &[f32]) -> f32 {
-    let (query, head) = block.place(row, job.problem.shape().group());
-    let mut values = vec![0.0; means.len()];
-    fp8::decode_f32(job.q.format(), Head::new(job.q, block.batch, head).row(query), &mut values);
-    let scale = job.q.scales().of_row(job.q.dims(), block.batch, head, query) * job.problem.softmax_scale();
-    let score: f64 = values.iter().zip(means).map(|(value, mean)| f64::from(*value) * f64::from(*mean)).sum();
-    (score * f64::from(scale)) as f32
+/// The natural log-sum-exp of the keys that a row sees.
+fn keys_lse(job: &Job, block: &Block, row: usize, state: RowState) -> f64 {
+    let of_softmax = f64::from(state.max + state.sum.log2()) * LN_2;
+    // Where scores are bounded, that of the mean key is in them.
+    let means = Head::new(job.k, block.batch, block.kv_head).means().filter(|_| job.problem.softcap().is_none());
+    of_softmax + means.map_or(0.0, |means| f64::from(mean_score(job, block, row, means)))
+}
+
+/// The sinks of rows, which join the softmax when all keys are in it.
+struct Sinks {
+    /// What share of each row's sum its keys have.
+    shares: Vec<f32>,
+    /// Each row's log-sum-exp.
+    lse: Vec<f32>,
+}
+
+impl Sinks {
+    fn new(job: &Job, block: &Block, states: &[RowState]) -> Option<Self> {
+        let (sinks, group) = (job.q.sinks()?, job.problem.shape().group());
+        let of_row = |(row, state): (usize, &RowState)| {
+            let (_, head) = block.query_and_head(row, group);
+            let (sink, keys) = (f64::from(sinks[head]), keys_lse(job, block, row, *state));
+            let largest = sink.max(keys);
+            let power = |logit: f64| ((logit - largest) * LOG2_E).exp2();
+            let sum = power(sink) + power(keys);
+            ((power(keys) / sum) as f32, (largest + sum.ln()) as f32)
+        };
+        let (shares, lse) = states.iter().enumerate().map(of_row).unzip();
+        Some(Sinks { shares, lse })
+    }
 }

@@ -23,6 +23,8 @@ const AVX2: Config = Config { simd: Simd::Avx2, ..QUEUE };
 const AVX512: Config = Config { simd: Simd::Avx512, ..QUEUE };
 const INT16_AVX2: Config = Config { numbers: Numbers::Int16, ..AVX2 };
 const INT16_AVX512: Config = Config { numbers: Numbers::Int16, ..AVX512 };
+pub(super) const AMX: Config =
+    Config { numbers: Numbers::Bf16, simd: Simd::Amx, tile_queries: 32, tile_keys: 512, ..AVX512 };
 
 /// Every stage, from the plain baseline to the best.
 pub const STAGES: &[Stage] = &[
@@ -35,6 +37,7 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "avx512", what: "AVX-512 micro-kernels, f32 multiply-adds", config: AVX512 },
     Stage { name: "int16-avx2", what: "16-bit fixed point, AVX2 vpmaddwd", config: INT16_AVX2 },
     Stage { name: "int16-avx512", what: "16-bit fixed point, AVX-512", config: INT16_AVX512 },
+    Stage { name: "amx", what: "bf16 products in AMX tiles", config: AMX },
 ];
 
 /// The stage of this name.

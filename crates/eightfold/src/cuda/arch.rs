@@ -1,5 +1,6 @@
 //! The GPU architectures that kernels are compiled for.
 
+use super::driver::Device;
 use crate::error::{Error, Result};
 use crate::suggest;
 use std::fmt;
@@ -62,6 +63,26 @@ impl FromStr for Arch {
     }
 }
 
+impl Device {
+    /// The architecture that kernels are compiled for on this device; an error where none are.
+    pub fn arch(&self) -> Result<Arch> {
+        supported_arch(&self.info().name, self.info().capability)
+    }
+}
+
+fn supported_arch(device: &str, (major, minor): (i32, i32)) -> Result<Arch> {
+    Arch::of_capability(major, minor).ok_or_else(|| {
+        Error::unavailable(
+            format!("CUDA on {device}"),
+            format!(
+                "its compute capability is {major}.{minor}, and kernels are compiled for {}",
+                Arch::NAMES.join(", ")
+            ),
+            "use the cpu kernel, or another device",
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +108,8 @@ mod tests {
     fn a_capability_without_kernels_has_no_architecture() {
         assert_eq!(Arch::of_capability(9, 0), Some(Arch::Sm90));
         assert_eq!(Arch::of_capability(7, 5), None);
+        assert_eq!(supported_arch("NVIDIA H100", (9, 0)), Ok(Arch::Sm90));
+        let error = supported_arch("NVIDIA A100", (8, 0)).unwrap_err().to_string();
+        assert!(error.starts_with("CUDA on NVIDIA A100 is not available: its compute capability is 8.0"), "{error}");
     }
 }

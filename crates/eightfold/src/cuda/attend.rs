@@ -3,6 +3,7 @@
 use super::driver::Stream;
 use super::kernel::Kernel;
 use super::tensor::{DeviceOutput, DeviceTensor};
+use super::workspace::Workspace;
 use crate::error::Result;
 use crate::operands::Operands;
 use crate::problem::Problem;
@@ -26,8 +27,8 @@ pub fn attention(
 ) -> Result<RunReport> {
     let kernel = Kernel::select(stream.device(), problem, &Operands::of(q, k, v))?;
     let arguments = kernel.arguments(problem, [q, k, v], output)?;
-    let mut growing = stream.workspace();
-    let mut workspace = growing.at_least(stream, arguments.workspace_bytes())?;
+    let mut memory = stream.memory();
+    let mut workspace = Workspace::of_stream(stream, &mut memory, arguments.workspace_bytes())?;
     // SAFETY: tensors and output are borrowed, and freed only when the device has done with them, or else a caller's, who
     // vouched for that. The workspace is the stream's own, in which launches follow each other.
     unsafe { kernel.launch(stream, &arguments, &mut workspace)? };

@@ -7,13 +7,14 @@ use super::tensor::{DeviceOutput, DeviceTensor, check_device};
 use super::workspace::Workspace;
 use super::{Operands, Specialisation, select};
 use crate::error::{Error, Result};
+use crate::operands::check_sinks;
 use crate::problem::Problem;
 use crate::report::RunReport;
 use crate::variant::Variant;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A kernel, compiled and loaded for a kind of problem: head dim, mask, formats, granularities of scales, and whether tiles
 /// cut the keys evenly. Batch, heads, lengths, strides and addresses are arguments of a launch.
@@ -43,6 +44,8 @@ pub struct Arguments {
     kernel: Kernel,
     calls: Calls,
     tiles: u64,
+    /// What kernels are passed for the workspace of the first launch.
+    placed: OnceLock<Placed>,
 }
 
 impl Kernel {
@@ -54,16 +57,16 @@ impl Kernel {
     }
 
     /// Compiles (or finds) and loads this config for tensors like these.
+    #[doc(hidden)]
     pub fn of(device: &Device, problem: &Problem, config: &Config, operands: &Operands) -> Result<Kernel> {
         operands.check(problem)?;
-        let arch = device.arch()?;
-        config.check_problem(problem, operands, arch)?;
-        let kind = operands.specialisation(problem);
-        let mut program = kind.program(*config);
-        if cfg!(debug_assertions) && matches!(config, Config::Hopper(_)) {
-            // What waits for ever becomes an error of the launch. Gates judge the kernel without.
-            program.defines.push(("BOUNDED_WAITS", "1".into()));
-        }
+        config.check_problem(problem, operands, device.arch()?)?;
+        Kernel::of_kind(device, config, operands.specialisation(problem))
+    }
+
+    /// The same for a kind of problem that the config was checked with.
+    pub(super) fn of_kind(device: &Device, config: &Config, kind: Specialisation) -> Result<Kernel> {
+        let (program, arch) = (config.program_to_launch(&kind), device.arch()?);
         let (loaded, blocks_per_multiprocessor) =
             Loaded::get_fitting(device, &program, config.target(arch)?, config.threads(), || {
                 Variant::from(*config).to_string()
@@ -83,6 +86,7 @@ impl Kernel {
     }
 
     /// Blocks that a multiprocessor can hold at a time.
+    #[doc(hidden)]
     pub fn blocks_per_multiprocessor(&self) -> usize {
         self.0.fitted.blocks_per_multiprocessor
     }
@@ -100,19 +104,38 @@ impl Kernel {
         [q, k, v]: [&DeviceTensor; 3],
         output: &DeviceOutput,
     ) -> Result<Arguments> {
+        let kind = Operands::of(q, k, v).specialisation(problem);
+        self.arguments_of_kind(kind, problem, [q, k, v], output)
+    }
+
+    /// The same, where the problem is to be of this kind.
+    pub(super) fn arguments_of_kind(
+        &self,
+        wanted: Specialisation,
+        problem: &Problem,
+        [q, k, v]: [&DeviceTensor; 3],
+        output: &DeviceOutput,
+    ) -> Result<Arguments> {
         let Inner { fitted, config, kind } = &*self.0;
         let operands = Operands::of(q, k, v);
         operands.check(problem)?;
+        check_sinks(problem, [q, k, v].map(|tensor| tensor.sinks().is_some()))?;
         config.check_problem(problem, &operands, fitted.device.arch()?)?;
-        config.check_kind(kind, &operands.specialisation(problem))?;
+        config.check_kind(kind, &wanted)?;
         output.check(problem)?;
         check_device(&fitted.device, q, k, v, output)?;
         let calls = config.calls(fitted, problem, [q, k, v], output)?;
-        Ok(Arguments { kernel: self.clone(), calls, tiles: config.tiles(problem) })
+        Ok(Arguments { kernel: self.clone(), calls, tiles: config.tiles(problem), placed: OnceLock::new() })
+    }
+
+    /// The tiles of each block in its order, where a list of them is faster than what blocks find out by themselves.
+    pub(super) fn schedule(&self, problem: &Problem) -> Result<Option<Vec<Vec<i32>>>> {
+        self.0.config.schedule(&self.0.fitted, problem)
     }
 
     /// Puts a launch (two where V is put in order first) into the stream and returns at once. Nothing is allocated, and nothing
-    /// waits, so it may be captured into a graph.
+    /// waits, so it may be captured into a graph. What kernels are passed is kept for the first workspace; with another it is
+    /// put together anew for each launch.
     ///
     /// # Safety
     /// Tensors, output and workspace must be alive until the launch is done. No other work may write to the tensors meanwhile,
@@ -126,23 +149,69 @@ impl Kernel {
             ));
         }
         let context = self.device().context();
-        let Calls { first, main, bytes } = &arguments.calls;
+        let Calls { first, main, bytes, .. } = &arguments.calls;
         workspace.check(context, *bytes)?;
-        let base = workspace.pointer();
+        let base = if *bytes == 0 { 0 } else { workspace.pointer() };
+        let placed_elsewhere;
+        let placed = match arguments.placed.get() {
+            Some(placed) if placed.base == base => placed,
+            known => {
+                placed_elsewhere = Placed::at(&arguments.calls, context, base)?;
+                if known.is_none() {
+                    // If another thread is faster, its place is as good.
+                    let _ = arguments.placed.set(placed_elsewhere);
+                }
+                &placed_elsewhere
+            }
+        };
         // SAFETY: arguments are laid out as the kernels take them (tested), and were checked; the rest is the caller's word.
         unsafe {
-            if let Some(first) = first {
-                first.put(context, stream, base)?;
+            if let (Some(call), Some(argument)) = (first, &placed.first) {
+                call.put(stream, argument)?;
             }
-            main.put(context, stream, base)
+            main.put(stream, &placed.main)
         }
     }
 }
 
 impl Arguments {
+    /// The same launch with other addresses, by role; 0 where there is nothing. Nothing is checked.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`], of what lies at the addresses, which must be as the arguments were made for. They must be
+    /// aligned as kernels copy, and the workspace must be as large as the arguments need.
+    pub(crate) unsafe fn launch_with(&self, stream: &Stream, addresses: &[u64; ROLES], workspace: u64) -> Result<()> {
+        let context = self.kernel.device().context();
+        let Calls { first, main, slots, .. } = &self.calls;
+        // SAFETY: arguments are laid out as the kernels take them (tested), and were checked; the rest is the caller's word.
+        unsafe {
+            if let Some(first) = first {
+                first.put(stream, &first.bound(slots.first, addresses, context, workspace)?)?;
+            }
+            // Where V is put in order, its map was given a place of the workspace, which is filled in last.
+            main.put(stream, &main.bound(slots.main, addresses, context, workspace)?)
+        }
+    }
+
     /// What this very problem needs.
     pub fn workspace_bytes(&self) -> usize {
         self.calls.bytes
+    }
+
+    /// Bytes that each kernel of a launch is passed.
+    #[doc(hidden)]
+    pub fn argument_bytes(&self) -> impl Iterator<Item = usize> {
+        self.calls.first.iter().chain([&self.calls.main]).map(|call| call.argument.bytes)
+    }
+
+    /// How much of it, at the front, must be zero before the first launch; every launch leaves it so.
+    pub fn zeroed_bytes(&self) -> usize {
+        self.calls.zeroed_bytes
+    }
+
+    /// How many kernels a launch puts into the stream: 2 where V is put in order first.
+    pub fn kernels(&self) -> usize {
+        1 + usize::from(self.calls.first.is_some())
     }
 
     /// What a launch does: how many tiles it computes.
@@ -150,11 +219,82 @@ impl Arguments {
         RunReport { tiles: self.tiles, ..RunReport::default() }.of(self.kernel.variant())
     }
 
-    /// The same with units dealt out by a list, which must be of the same problem.
-    pub(crate) fn with_main(mut self, change: impl FnOnce(&mut Call)) -> Arguments {
-        change(&mut self.calls.main);
+    /// Whether blocks of a launch may start before the launch before it is done (programmatic dependent launch).
+    #[doc(hidden)]
+    pub fn may_overlap(&self) -> bool {
+        self.calls.main.early
+    }
+
+    /// The same launch, which now begins when everything before it in the stream is done.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_overlap(mut self) -> Arguments {
+        self.calls.main.early = false;
         self
     }
+
+    /// The same with tiles dealt out by a list of this many places a block, which must be of the same problem.
+    pub(super) fn with_list(self, list: u64, listed: i32) -> Arguments {
+        let places = self.calls.list;
+        self.with_main(|argument| {
+            if let Some([pointer, count]) = places {
+                argument.set(pointer, list);
+                argument.set(count, listed);
+            }
+        })
+    }
+
+    /// The same with something else written into what the kernel is passed.
+    pub(super) fn with_main(mut self, change: impl FnOnce(&mut Argument)) -> Arguments {
+        change(&mut self.calls.main.argument);
+        Arguments { placed: OnceLock::new(), ..self }
+    }
+}
+
+/// What a launch is given by address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Q,
+    K,
+    V,
+    QScales,
+    KScales,
+    VScales,
+    KMeans,
+    VMeans,
+    Output,
+    Lse,
+    Sinks,
+}
+
+/// How many roles there are.
+pub(crate) const ROLES: usize = 11;
+
+/// Where an argument holds the address of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) role: Role,
+    /// The offset.
+    pub(crate) at: usize,
+    /// Whether a tensor map lies there, and else a pointer.
+    pub(crate) is_map: bool,
+}
+
+impl Slot {
+    pub(crate) const fn pointer(role: Role, at: usize) -> Slot {
+        Slot { role, at, is_map: false }
+    }
+
+    pub(crate) const fn map(role: Role, at: usize) -> Slot {
+        Slot { role, at, is_map: true }
+    }
+}
+
+/// The slots of the launches of one problem.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots {
+    pub(crate) first: &'static [Slot],
+    pub(crate) main: &'static [Slot],
 }
 
 /// The launches of one problem.
@@ -163,8 +303,14 @@ pub(crate) struct Calls {
     /// What puts V in order, where it is not.
     pub(crate) first: Option<Call>,
     pub(crate) main: Call,
+    /// Where in the argument the address of a list of tiles goes, and how many a block has; none where no list is read.
+    pub(crate) list: Option<[usize; 2]>,
     /// Of the workspace.
     pub(crate) bytes: usize,
+    /// Of those, at the front, how many must be zero before the first launch.
+    pub(crate) zeroed_bytes: usize,
+    /// Where addresses are.
+    pub(crate) slots: Slots,
 }
 
 /// One launch, but for where the workspace lies.
@@ -187,58 +333,106 @@ pub(crate) enum Address {
     Map { at: usize, place: usize },
 }
 
+/// What the kernels are passed where the workspace lies at this address.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    base: u64,
+    first: Option<Argument>,
+    main: Argument,
+}
+
+impl Placed {
+    fn at(calls: &Calls, context: &Context, base: u64) -> Result<Placed> {
+        let first = calls.first.as_ref().map(|call| call.placed(context, base)).transpose()?;
+        Ok(Placed { base, first, main: calls.main.placed(context, base)? })
+    }
+}
+
 impl Call {
-    /// # Safety
-    /// The argument must be what the program takes, and what it points at alive until the launch is done.
-    unsafe fn put(&self, context: &Context, stream: &Stream, workspace: u64) -> Result<()> {
+    fn placed(&self, context: &Context, workspace: u64) -> Result<Argument> {
+        self.placed_in(self.argument, context, workspace)
+    }
+
+    /// The same with other addresses.
+    fn bound(&self, slots: &[Slot], addresses: &[u64; ROLES], context: &Context, workspace: u64) -> Result<Argument> {
         let mut argument = self.argument;
+        for Slot { role, at, is_map } in slots.iter().copied() {
+            match is_map {
+                true => argument.set_map(context, at, addresses[role as usize])?,
+                false => argument.set(at, addresses[role as usize]),
+            }
+        }
+        self.placed_in(argument, context, workspace)
+    }
+
+    fn placed_in(&self, mut argument: Argument, context: &Context, workspace: u64) -> Result<Argument> {
         for address in self.addresses.iter().flatten() {
             match *address {
                 Address::Pointer { at, place } => argument.set(at, workspace + place as u64),
                 Address::Map { at, place } => argument.set_map(context, at, workspace + place as u64)?,
             }
         }
+        Ok(argument)
+    }
+
+    /// # Safety
+    /// The argument must be what the program takes, and what it points at alive until the launch is done.
+    unsafe fn put(&self, stream: &Stream, argument: &Argument) -> Result<()> {
         // SAFETY: the caller's word.
         unsafe { self.loaded.function().launch_at(stream, self.grid, argument.address(), self.early) }
     }
 }
 
 /// The most bytes that a kernel is passed by value.
-const ARGUMENT_BYTES: usize = 768;
+pub(super) const ARGUMENT_BYTES: usize = 832;
 
 /// A struct that a kernel takes by value, as bytes.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-pub(crate) struct Argument(MaybeUninit<[u8; ARGUMENT_BYTES]>);
+pub(crate) struct Argument {
+    held: MaybeUninit<[u8; ARGUMENT_BYTES]>,
+    bytes: usize,
+}
 
 impl Argument {
     pub(crate) fn of<T: Copy>(value: &T) -> Argument {
         const { assert!(size_of::<T>() <= ARGUMENT_BYTES && align_of::<T>() <= 64, "it must fit an argument") };
-        let mut argument = Argument(MaybeUninit::uninit());
+        let mut argument = Argument { held: MaybeUninit::uninit(), bytes: size_of::<T>() };
         // SAFETY: the value is no larger, and the two do not overlap.
         unsafe {
-            ptr::copy_nonoverlapping(ptr::from_ref(value).cast(), argument.0.as_mut_ptr().cast::<u8>(), size_of::<T>())
+            ptr::copy_nonoverlapping(
+                ptr::from_ref(value).cast(),
+                argument.held.as_mut_ptr().cast::<u8>(),
+                size_of::<T>(),
+            )
         };
         argument
     }
 
-    /// Writes a number of 8 bytes.
+    /// The same with another struct behind it, which must be aligned there as it lies.
+    pub(crate) fn followed_by<T: Copy>(mut self, value: &T) -> Argument {
+        assert!(self.bytes.is_multiple_of(align_of::<T>()), "it must lie as the device code has it");
+        self.set(self.bytes, *value);
+        Argument { bytes: self.bytes + size_of::<T>(), ..self }
+    }
+
+    /// Writes a value there.
     pub(crate) fn set<T: Copy>(&mut self, at: usize, value: T) {
         assert!(at + size_of::<T>() <= ARGUMENT_BYTES, "it must lie inside");
         // SAFETY: it lies inside, by the line above, and bytes need no alignment.
-        unsafe { self.0.as_mut_ptr().cast::<u8>().add(at).cast::<T>().write_unaligned(value) };
+        unsafe { self.held.as_mut_ptr().cast::<u8>().add(at).cast::<T>().write_unaligned(value) };
     }
 
     /// Lets the tensor map there walk through memory at another address.
     fn set_map(&mut self, context: &Context, at: usize, address: u64) -> Result<()> {
         assert!(at.is_multiple_of(align_of::<TensorMap>()) && at + size_of::<TensorMap>() <= ARGUMENT_BYTES);
         // SAFETY: whoever made the call says that a map lies there; it is aligned, and inside, by the line above.
-        let map = unsafe { &mut *self.0.as_mut_ptr().cast::<u8>().add(at).cast::<TensorMap>() };
+        let map = unsafe { &mut *self.held.as_mut_ptr().cast::<u8>().add(at).cast::<TensorMap>() };
         map.set_address(context, address)
     }
 
-    fn address(&self) -> *const c_void {
-        self.0.as_ptr().cast()
+    pub(super) fn address(&self) -> *const c_void {
+        self.held.as_ptr().cast()
     }
 }
 

@@ -50,7 +50,7 @@ impl Loaded {
             return Err(loss);
         }
         let cubin = Compiler::find()?.compile(program, arch)?;
-        let module = Module::load(device, &cubin)?;
+        let module = Module::load(device, &cubin.image)?;
         let function = module.function(&cubin.entry)?;
         if program.dynamic_shared_bytes > 0 {
             function.allow_dynamic_shared(program.dynamic_shared_bytes)?;

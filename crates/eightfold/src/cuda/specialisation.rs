@@ -2,20 +2,28 @@
 
 use super::compile::Program;
 use super::family::Config;
-use super::{hopper, ladder};
-use crate::problem::{Mask, OutputFormat, Problem};
+use crate::operands::Operands;
+use crate::problem::{Mask, OutputFormat, Problem, Window};
 use crate::tensor::{Fp8Format, Granularity};
 
 /// What of a problem and its tensors is compiled into a kernel; everything else is passed at launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Specialisation {
-    /// Channels per head.
+    /// Channels per head of Q and K.
     pub head_dim: usize,
+    /// Channels per head of V and of the output.
+    pub value_dim: usize,
     /// The mask.
     pub mask: Mask,
+    /// Whether there is a sliding window; its sides are passed at launch.
+    pub window: bool,
+    /// Whether scores have a bound, which is passed at launch.
+    pub softcap: bool,
+    /// Whether query heads have sinks.
+    pub sinks: bool,
     /// Rows of K and V per head; all that is compiled in is whether tiles cut them evenly, and into how many.
     pub key_len: usize,
-    /// The format of Q, K and V.
+    /// The format of Q and K, and of V where it is FP8.
     pub input: Fp8Format,
     /// The format of the output.
     pub output: OutputFormat,
@@ -29,7 +37,7 @@ pub struct Specialisation {
     pub lse: bool,
     /// Whether means were taken from V; not every kernel compiles it in.
     pub centred: bool,
-    /// Whether one block writes its intermediate tiles to memory, which the ladder can do.
+    /// Whether one block writes its intermediate tiles to memory.
     pub dump: bool,
 }
 
@@ -39,7 +47,11 @@ impl Specialisation {
         let blocks = |granularity| matches!(granularity, Granularity::Block { .. });
         Specialisation {
             head_dim: problem.shape().head_dim,
+            value_dim: problem.value_dims().head_dim,
             mask: problem.mask(),
+            window: problem.window() != Window::default(),
+            softcap: problem.softcap().is_some(),
+            sinks: problem.has_sinks(),
             key_len: problem.shape().key_len,
             input: problem.input_format(),
             output: problem.output_format(),
@@ -54,14 +66,11 @@ impl Specialisation {
 
     /// The program for these knobs.
     pub fn program(&self, config: impl Into<Config>) -> Program {
-        match config.into() {
-            Config::Ladder(config) => ladder::program(self, &config),
-            Config::Hopper(config) => hopper::program(self, &config),
-        }
+        config.into().program(self)
     }
 
-    /// The macros that every attention kernel reads.
-    pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
+    /// What every attention kernel is compiled with.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let output = match self.output {
             OutputFormat::F32 => "0",
             OutputFormat::F16 => "1",
@@ -69,8 +78,13 @@ impl Specialisation {
         };
         vec![
             ("HEAD_DIM", self.head_dim.to_string()),
+            ("VALUE_DIM", self.value_dim.to_string()),
             ("CAUSAL", flag(self.mask == Mask::Causal)),
+            ("WINDOW", flag(self.window)),
+            ("SOFTCAP", flag(self.softcap)),
+            ("SINKS", flag(self.sinks)),
             ("INPUT_E5M2", flag(self.input == Fp8Format::E5m2)),
+            ("INPUT_INT8", flag(self.input == Fp8Format::Int8)),
             ("OUTPUT_FORMAT", output.into()),
             ("QUERY_BLOCK_SCALES", flag(self.query_blocks)),
             ("KEY_BLOCK_SCALES", flag(self.key_blocks)),
@@ -79,7 +93,24 @@ impl Specialisation {
     }
 }
 
-/// A condition as a macro.
+impl Operands {
+    /// What a kernel for them is specialised for.
+    #[doc(hidden)]
+    pub fn specialisation(&self, problem: &Problem) -> Specialisation {
+        Specialisation {
+            centred: self.v.centred,
+            ..Specialisation::new(problem, self.q.granularity, self.k.granularity, self.v.granularity)
+        }
+    }
+}
+
+/// The macro that makes the device code's `struct Settings` (`kernels/attention/settings.cuh`) of everything compiled in.
+pub(super) fn settings(settings: &[(&'static str, String)]) -> Vec<(&'static str, String)> {
+    let member = |(name, value): &(&str, String)| format!("static constexpr int {name} = {value};");
+    vec![("SETTINGS", settings.iter().map(member).collect::<Vec<_>>().join(" "))]
+}
+
+/// A condition as a setting.
 pub(super) fn flag(on: bool) -> String {
     u8::from(on).to_string()
 }

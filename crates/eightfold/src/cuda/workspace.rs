@@ -1,6 +1,6 @@
 //! Memory that kernels need beside tensors and outputs: partial sums, V in another order, counters.
 
-use super::driver::{Buffer, Context, Device, Stream, check_pointer, fill};
+use super::driver::{Context, Device, Growing, Stream, check_pointer, fill};
 use super::tensor::Memory;
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -39,6 +39,16 @@ impl Workspace {
         Ok(Workspace { memory: Some(Memory::Owned(buffer)), bytes })
     }
 
+    /// The memory of a stream, for one launch in it.
+    pub(crate) fn of_stream(stream: &Stream, memory: &mut Growing, bytes: usize) -> Result<Workspace> {
+        if bytes == 0 {
+            return Ok(Workspace::none());
+        }
+        let buffer = memory.at_least(stream, bytes, COUNTER_BYTES)?;
+        let (context, pointer) = (buffer.context().clone(), buffer.pointer());
+        Ok(Workspace { memory: Some(Memory::Borrowed { context, pointer }), bytes: buffer.bytes() })
+    }
+
     /// A caller's memory: nothing is allocated, and nothing is freed.
     ///
     /// # Safety
@@ -58,6 +68,15 @@ impl Workspace {
             ));
         }
         Ok(Workspace { memory: Some(Memory::Borrowed { context: context.clone(), pointer }), bytes })
+    }
+
+    /// The same without asking the driver about the address, which takes longer than a launch.
+    ///
+    /// # Safety
+    /// As for [`Workspace::from_raw`], and the memory must be on this device.
+    pub unsafe fn from_trusted(device: &Device, pointer: u64, bytes: usize) -> Workspace {
+        let memory = (bytes > 0).then(|| Memory::Borrowed { context: device.context().clone(), pointer });
+        Workspace { memory, bytes }
     }
 
     /// Its size.
@@ -98,9 +117,15 @@ impl Workspace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Division {
     bytes: usize,
+    counts: bool,
 }
 
 impl Division {
+    /// Places behind these bytes, which someone else divides.
+    pub(crate) fn behind(bytes: usize) -> Division {
+        Division { bytes, ..Division::default() }
+    }
+
     /// The place of the counters, all zero; an error if there are more of them than every workspace has.
     pub(crate) fn counters(&mut self, count: usize) -> Result<usize> {
         if count.saturating_mul(4) > COUNTER_BYTES {
@@ -111,6 +136,7 @@ impl Division {
             ));
         }
         self.bytes = self.bytes.max(COUNTER_BYTES);
+        self.counts = true;
         Ok(0)
     }
 
@@ -121,36 +147,14 @@ impl Division {
         place
     }
 
+    /// How many bytes at the front must be zero before the first launch.
+    pub(crate) fn zeroed_bytes(&self) -> usize {
+        if self.counts { COUNTER_BYTES } else { 0 }
+    }
+
     /// All bytes together.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
-    }
-}
-
-/// The workspace of a stream, which grows as launches in it ask for more.
-///
-/// What it outgrew is kept until the stream goes: launches may still use it, and to free it would be to wait for them. Each
-/// is at least twice as large as the one before, so that all together are at most twice the last.
-#[derive(Debug, Default)]
-pub(crate) struct Growing(Vec<Buffer>);
-
-impl Growing {
-    /// A workspace of at least this size for one launch in the stream.
-    pub(crate) fn at_least(&mut self, stream: &Stream, bytes: usize) -> Result<Workspace> {
-        if bytes == 0 {
-            return Ok(Workspace::none());
-        }
-        if self.0.last().is_none_or(|buffer| buffer.bytes() < bytes) {
-            let grown = stream.device().allocate(bytes.max(2 * self.0.last().map_or(0, Buffer::bytes)))?;
-            // SAFETY: the buffer has as many bytes.
-            unsafe { fill(grown.context(), grown.pointer(), bytes.min(COUNTER_BYTES), stream, 0)? };
-            self.0.push(grown);
-        }
-        let last = self.0.last().map(|buffer| (buffer.bytes(), buffer.context().clone(), buffer.pointer()));
-        Ok(last.map_or_else(Workspace::none, |(bytes, context, pointer)| Workspace {
-            memory: Some(Memory::Borrowed { context, pointer }),
-            bytes,
-        }))
     }
 }
 
@@ -162,7 +166,9 @@ mod tests {
     fn parts_lie_behind_the_counters_and_apart() {
         let mut division = Division::default();
         assert_eq!(division.bytes(), 0);
+        assert_eq!(division.zeroed_bytes(), 0);
         assert_eq!(division.counters(5), Ok(0));
+        assert_eq!(division.zeroed_bytes(), COUNTER_BYTES);
         assert_eq!(division.bytes(), COUNTER_BYTES);
         assert_eq!(division.take(10), COUNTER_BYTES);
         assert_eq!(division.take(1), COUNTER_BYTES + ALIGNMENT);
@@ -170,5 +176,7 @@ mod tests {
         let error = division.counters(COUNTER_BYTES / 4 + 1).unwrap_err().to_string();
         assert!(error.starts_with("shape: 16385 tiles share their keys"), "{error}");
         assert_eq!(Division::default().take(0), COUNTER_BYTES);
+        assert_eq!(Division::behind(0).take(8), COUNTER_BYTES);
+        assert_eq!(Division::behind(COUNTER_BYTES + 1).take(8), COUNTER_BYTES + ALIGNMENT);
     }
 }

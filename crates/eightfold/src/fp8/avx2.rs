@@ -1,7 +1,7 @@
 //! 16 or 32 values at a time, with AVX2 and F16C.
 
+use super::Fp8Format;
 use super::scalar::Constants;
-use crate::tensor::Fp8Format;
 use half::f16;
 use std::arch::x86_64::*;
 
@@ -23,6 +23,7 @@ impl Avx2 {
             match format {
                 Fp8Format::E4m3 => encode_with::<E4M3>(values, codes),
                 Fp8Format::E5m2 => encode_with::<E5M2>(values, codes),
+                Fp8Format::Int8 => encode_with::<INT8>(values, codes),
             }
         }
     }
@@ -34,6 +35,7 @@ impl Avx2 {
             match format {
                 Fp8Format::E4m3 => decode_with::<E4M3>(codes, values),
                 Fp8Format::E5m2 => decode_with::<E5M2>(codes, values),
+                Fp8Format::Int8 => decode_with::<INT8>(codes, values),
             }
         }
     }
@@ -68,15 +70,16 @@ fn widen_f16(values: &[f16], wide: &mut [f32]) {
 }
 
 /// [`Fp8Format`] as a const parameter, so that every constant is known to the compiler.
-const E4M3: bool = true;
-const E5M2: bool = false;
+const E4M3: u8 = 0;
+const E5M2: u8 = 1;
+const INT8: u8 = 2;
 
-const fn format_of(e4m3: bool) -> Fp8Format {
-    if e4m3 { Fp8Format::E4m3 } else { Fp8Format::E5m2 }
+const fn format_of(format: u8) -> Fp8Format {
+    if format == E4M3 { Fp8Format::E4m3 } else { Fp8Format::E5m2 }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn encode_with<const FORMAT: bool>(values: &[f32], codes: &mut [u8]) {
+fn encode_with<const FORMAT: u8>(values: &[f32], codes: &mut [u8]) {
     let len = values.len().min(codes.len());
     let (values, values_tail) = values[..len].as_chunks::<ENCODE_STEP>();
     let (codes, codes_tail) = codes[..len].as_chunks_mut::<ENCODE_STEP>();
@@ -92,19 +95,34 @@ fn encode_with<const FORMAT: bool>(values: &[f32], codes: &mut [u8]) {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn encode_step<const FORMAT: bool>(values: &[f32; ENCODE_STEP], codes: &mut [u8; ENCODE_STEP]) {
+fn encode_step<const FORMAT: u8>(values: &[f32; ENCODE_STEP], codes: &mut [u8; ENCODE_STEP]) {
     let (quarters, _) = values.as_chunks::<8>();
-    let [a, b, c, d] = [0, 1, 2, 3].map(|i| encode_vector::<FORMAT>(&quarters[i]));
     // Packing works within each 128-bit half, so the four-byte groups come out in the order below.
-    let packed = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+    let packed = if FORMAT == INT8 {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| round_vector(&quarters[i]));
+        _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d))
+    } else {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| encode_vector::<FORMAT>(&quarters[i]));
+        _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d))
+    };
     let ordered = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     // SAFETY: `codes` holds exactly the 32 bytes that are stored, and the store needs no alignment.
     unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), ordered) }
 }
 
+/// The integers of eight values, one in each 32-bit lane; of NaN the smallest there is, which packing makes 0x80 of.
+#[target_feature(enable = "avx2,f16c")]
+fn round_vector(values: &[f32; 8]) -> __m256i {
+    // SAFETY: `values` holds exactly the eight floats that are loaded, and the load needs no alignment.
+    let values = unsafe { _mm256_loadu_ps(values.as_ptr()) };
+    // Where a value is NaN, these give their second operand.
+    let bounded = _mm256_max_ps(_mm256_set1_ps(-127.0), _mm256_min_ps(_mm256_set1_ps(127.0), values));
+    _mm256_cvtps_epi32(bounded)
+}
+
 /// The codes of eight values, one in each 32-bit lane.
 #[target_feature(enable = "avx2,f16c")]
-fn encode_vector<const FORMAT: bool>(values: &[f32; 8]) -> __m256i {
+fn encode_vector<const FORMAT: u8>(values: &[f32; 8]) -> __m256i {
     let constants = const { Constants::of(format_of(FORMAT)) };
     let lanes = |bits: u32| _mm256_set1_epi32(bits as i32);
     // SAFETY: `values` holds exactly the eight floats that are loaded, and the load needs no alignment.
@@ -131,7 +149,7 @@ fn encode_vector<const FORMAT: bool>(values: &[f32; 8]) -> __m256i {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn decode_with<const FORMAT: bool>(codes: &[u8], values: &mut [f32]) {
+fn decode_with<const FORMAT: u8>(codes: &[u8], values: &mut [f32]) {
     let len = values.len().min(codes.len());
     let (codes, codes_tail) = codes[..len].as_chunks::<DECODE_STEP>();
     let (values, values_tail) = values[..len].as_chunks_mut::<DECODE_STEP>();
@@ -147,9 +165,20 @@ fn decode_with<const FORMAT: bool>(codes: &[u8], values: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn decode_step<const FORMAT: bool>(codes: &[u8; DECODE_STEP], values: &mut [f32; DECODE_STEP]) {
+fn decode_step<const FORMAT: u8>(codes: &[u8; DECODE_STEP], values: &mut [f32; DECODE_STEP]) {
     // SAFETY: `codes` holds exactly the 16 bytes that are loaded, and the load needs no alignment.
     let bytes = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
+    let (parts, _) = values.as_chunks_mut::<8>();
+    if FORMAT == INT8 {
+        for (part, bytes) in parts.iter_mut().zip([bytes, _mm_srli_si128::<8>(bytes)]) {
+            let integers = _mm256_cvtepi8_epi32(bytes);
+            let is_nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(integers, _mm256_set1_epi32(-128)));
+            let value = _mm256_blendv_ps(_mm256_cvtepi32_ps(integers), _mm256_set1_ps(f32::NAN), is_nan);
+            // SAFETY: `part` holds exactly the eight floats that are stored; no alignment is needed.
+            unsafe { _mm256_storeu_ps(part.as_mut_ptr(), value) }
+        }
+        return;
+    }
     let words = _mm256_cvtepu8_epi16(bytes);
     let magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7f));
     let (halves, is_nan, unit) = if FORMAT == E4M3 {
@@ -164,7 +193,6 @@ fn decode_step<const FORMAT: bool>(codes: &[u8; DECODE_STEP], values: &mut [f32;
     };
     // 0x7e00 is the f16 that widens to `f32::NAN`.
     let halves = _mm256_blendv_epi8(halves, _mm256_set1_epi16(0x7e00), is_nan);
-    let (parts, _) = values.as_chunks_mut::<8>();
     let wide = [_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves)];
     for (part, wide) in parts.iter_mut().zip(wide) {
         let value = _mm256_mul_ps(_mm256_cvtph_ps(wide), _mm256_set1_ps(unit));

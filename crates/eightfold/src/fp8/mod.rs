@@ -1,7 +1,7 @@
-//! E4M3 and E5M2: exact conversions in both directions, one value or many at a time.
+//! E4M3, E5M2 and INT8: exact conversions in both directions, one value or many at a time.
 //!
 //! Encoding rounds to nearest, ties to even, and saturates: an overflow or an infinity becomes the
-//! largest finite value of its sign, NaN stays NaN, and zero keeps its sign. Halves are widened to
+//! largest finite value of its sign, NaN stays NaN, and zero keeps its sign where the format has two. Halves are widened to
 //! f32, which is exact, so every value is rounded once.
 //!
 //! ```
@@ -18,13 +18,14 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod element;
+mod format;
 mod scalar;
 
 pub use element::Element;
+pub use format::Fp8Format;
 pub use scalar::{decode, encode};
 
 use crate::error::{Error, Result};
-use crate::tensor::Fp8Format;
 
 /// Values that are widened at a time: small enough for the stack and the first-level cache.
 const CHUNK: usize = 512;

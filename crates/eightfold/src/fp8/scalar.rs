@@ -1,6 +1,6 @@
 //! One value at a time: what the vectorised conversions must agree with, bit for bit.
 
-use crate::tensor::Fp8Format;
+use super::Fp8Format;
 
 /// The numbers that define a format, as the conversions need them.
 pub(super) struct Constants {
@@ -22,6 +22,7 @@ impl Constants {
         let (mantissa_bits, bias, max) = match format {
             Fp8Format::E4m3 => (3, 7, 448.0f32),
             Fp8Format::E5m2 => (2, 15, 57344.0f32),
+            Fp8Format::Int8 => panic!("integers have neither mantissa nor exponent"),
         };
         let smallest_exponent = 128 - bias;
         Constants {
@@ -41,6 +42,7 @@ pub fn encode(format: Fp8Format, value: f32) -> u8 {
     let constants = match format {
         Fp8Format::E4m3 => &E4M3,
         Fp8Format::E5m2 => &E5M2,
+        Fp8Format::Int8 => return encode_int8(value),
     };
     let sign = (value.to_bits() >> 24) as u8 & 0x80;
     let magnitude = value.to_bits() & 0x7fff_ffff;
@@ -57,6 +59,14 @@ pub fn encode(format: Fp8Format, value: f32) -> u8 {
         ((magnitude + just_below_half + odd) >> constants.dropped_bits) - constants.rebias
     };
     sign | code as u8
+}
+
+/// The nearest integer; zero has no sign.
+fn encode_int8(value: f32) -> u8 {
+    match value.is_nan() {
+        true => 0x80,
+        false => (value.round_ties_even().clamp(-127.0, 127.0) as i8).cast_unsigned(),
+    }
 }
 
 /// The value of a code.
@@ -80,13 +90,28 @@ pub(super) fn decode_slice(format: Fp8Format, codes: &[u8], values: &mut [f32]) 
 fn table(format: Fp8Format) -> &'static [f32; 256] {
     static E4M3: [f32; 256] = values_of(Fp8Format::E4m3);
     static E5M2: [f32; 256] = values_of(Fp8Format::E5m2);
+    static INT8: [f32; 256] = integers();
     match format {
         Fp8Format::E4m3 => &E4M3,
         Fp8Format::E5m2 => &E5M2,
+        Fp8Format::Int8 => &INT8,
     }
 }
 
-/// The values of all codes.
+/// The values of all codes of integers.
+const fn integers() -> [f32; 256] {
+    let mut values = [f32::NAN; 256];
+    let mut code = 0;
+    while code < 256 {
+        if code != 0x80 {
+            values[code] = (code as u8).cast_signed() as f32;
+        }
+        code += 1;
+    }
+    values
+}
+
+/// The values of all codes of floats.
 const fn values_of(format: Fp8Format) -> [f32; 256] {
     let Constants { dropped_bits, min_normal, rebias, .. } = Constants::of(format);
     let smallest = f32::from_bits(min_normal - ((23 - dropped_bits) << 23));
@@ -114,7 +139,7 @@ mod tests {
     #[test]
     fn the_portable_loops_agree_with_the_bulk_conversions() {
         let codes: Vec<u8> = (0..=255).collect();
-        for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+        for format in [Fp8Format::E4m3, Fp8Format::E5m2, Fp8Format::Int8] {
             let (mut portable, mut bulk) = (vec![0.0; 256], vec![0.0; 256]);
             decode_slice(format, &codes, &mut portable);
             crate::fp8::decode_slice(format, &codes, &mut bulk).unwrap();

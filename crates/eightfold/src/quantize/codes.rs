@@ -14,7 +14,7 @@ const CODES_PER_TASK: usize = 1 << 14;
 
 /// The fewest lines of a task that transposes: they are the length of its runs, and bulk encoding
 /// takes 32 values at a time.
-const TURNED_LINES_PER_TASK: usize = 32;
+const TRANSPOSED_LINES_PER_TASK: usize = 32;
 
 /// Encodes every value into a new buffer of this layout.
 pub(super) fn encode<T: Element>(
@@ -31,10 +31,10 @@ pub(super) fn encode<T: Element>(
     let (heads_per_group, line, lines) = match layout {
         Layout::Bshd => (heads, heads * head_dim, len),
         Layout::Bhsd => (1, head_dim, len),
-        Layout::Bhds | Layout::BhdsExchanged => (1, len, head_dim),
+        _ => (1, len, head_dim),
     };
-    let turned = Direction::of(layout) != source.direction;
-    let fewest_lines = if turned { TURNED_LINES_PER_TASK } else { 1 };
+    let transposed = Direction::of(layout) != source.direction;
+    let fewest_lines = if transposed { TRANSPOSED_LINES_PER_TASK } else { 1 };
     let lines_per_task = (CODES_PER_TASK / line).max(fewest_lines).min(lines);
     codes.par_chunks_mut(line * lines).enumerate().for_each(|(group, codes)| {
         let first = Head::at(group * heads_per_group, source.dims);
@@ -49,7 +49,7 @@ pub(super) fn encode<T: Element>(
                         encoder.patch(at, lines.clone(), 0..head_dim, codes, line);
                     }
                     Layout::Bhsd => encoder.patch(at, lines.clone(), 0..head_dim, codes, line),
-                    Layout::Bhds | Layout::BhdsExchanged => encoder.patch(at, 0..len, lines.clone(), codes, line),
+                    _ => encoder.patch(at, 0..len, lines.clone(), codes, line),
                 }
             }
         });
@@ -72,7 +72,7 @@ impl<T: Element> Encoder<'_, T> {
         if direction == self.source.direction {
             return self.lines(at, rows, channels, codes, stride);
         }
-        let (mut tile, mut turned) = ([0; TILE * TILE], [0; TILE * TILE]);
+        let (mut tile, mut transposed) = ([0; TILE * TILE], [0; TILE * TILE]);
         for tile_rows in tiles(&rows) {
             for tile_channels in tiles(&channels) {
                 self.lines(at, tile_rows.clone(), tile_channels.clone(), &mut tile, TILE);
@@ -82,10 +82,10 @@ impl<T: Element> Encoder<'_, T> {
                     Direction::Channels => (in_rows, in_channels),
                     Direction::Rows => (in_channels, in_rows),
                 };
-                transpose(&tile, columns.len(), lines.len(), &mut turned);
-                for (line, turned) in lines.zip(turned.chunks(TILE)) {
+                transpose(&tile, columns.len(), lines.len(), &mut transposed);
+                for (line, transposed) in lines.zip(transposed.chunks(TILE)) {
                     let codes = &mut codes[line * stride..][columns.clone()];
-                    codes.copy_from_slice(&turned[..columns.len()]);
+                    codes.copy_from_slice(&transposed[..columns.len()]);
                 }
             }
         }

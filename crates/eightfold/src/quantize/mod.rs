@@ -1,4 +1,4 @@
-//! f32, f16 or bf16 → FP8 codes and scales.
+//! f32, f16 or bf16 → FP8 or INT8 codes and scales.
 
 mod centre;
 mod codes;
@@ -9,9 +9,13 @@ mod transpose;
 
 pub use crate::fp8::Element;
 pub(crate) use centre::ROWS_PER_SUM;
+pub(crate) use run::{Shift, encode, largest_magnitude};
+pub(crate) use scales::scale_of;
 
 use crate::error::{Error, Result};
 use crate::fp8;
+use crate::operands::Operand;
+use crate::problem::Problem;
 use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout};
 use source::Source;
 
@@ -26,7 +30,7 @@ use source::Source;
 /// let v = Quantizer::new(Fp8Format::E4m3)
 ///     .with_granularity(Granularity::Block { rows: 2 })
 ///     .with_layout(Layout::Bhds)
-///     .quantize(&values, Dims { batch: 1, heads: 1, len: 4, head_dim: 8 }, Layout::Bhsd)?;
+///     .quantize(&values, Dims::new(1, 1, 4, 8), Layout::Bhsd)?;
 /// assert_eq!(v.scales().values(), [15.0 / 448.0, 31.0 / 448.0]);
 /// assert!((v.dequantize()[10] - 10.0).abs() < 0.5);
 /// # Ok::<(), eightfold::Error>(())
@@ -41,7 +45,7 @@ pub struct Quantizer {
 }
 
 impl Quantizer {
-    /// E4M3 or E5M2 codes with one scale per (batch, head), laid out `[B,H,S,D]`, not centred.
+    /// Codes of a format with one scale per (batch, head), laid out `[B,H,S,D]`, not centred.
     pub fn new(format: Fp8Format) -> Self {
         Quantizer {
             format,
@@ -50,6 +54,36 @@ impl Quantizer {
             centered: false,
             largest_code: format.max(),
         }
+    }
+
+    /// INT8 codes of Q or K, with one scale for every row, laid out `[B,H,S,D]`, not centred. For K, center it and give 64 to 256
+    /// rows one scale: [`Quantizer::for_attention`].
+    pub fn int8() -> Self {
+        Quantizer::new(Fp8Format::Int8).with_granularity(Granularity::Block { rows: 1 })
+    }
+
+    /// How Q, K and V are quantised for attention where nothing else was asked for.
+    ///
+    /// In FP8: one scale per (batch, head), and codes of Q and K up to [`small_codes`]. In INT8: a scale for every row of Q and
+    /// for [`INT8_BLOCK`] rows of K; K and V are centred, V is in E4M3.
+    pub fn for_attention(problem: &Problem) -> [Quantizer; 3] {
+        let plain = Quantizer::new(problem.value_format());
+        match problem.input_format() {
+            Fp8Format::Int8 => {
+                let keys = Granularity::Block { rows: INT8_BLOCK };
+                [Quantizer::int8(), Quantizer::int8().with_granularity(keys).centered(), plain.centered()]
+            }
+            _ => {
+                let small = plain.with_largest_code(small_codes(problem));
+                [small, small, plain]
+            }
+        }
+    }
+
+    /// What a tensor of these dimensions is that this makes.
+    pub(crate) fn operand(&self, dims: Dims) -> Operand {
+        let Quantizer { format, granularity, layout, centered: centred, largest_code } = *self;
+        Operand { dims, format, layout, granularity, centred, largest_code }
     }
 
     /// The same with other scales.
@@ -85,13 +119,7 @@ impl Quantizer {
     /// Each scale is the largest magnitude among its values divided by the largest code, so that
     /// nothing saturates; it is 1 where all values are zero. A value that is not finite is an error.
     pub fn quantize<T: Element>(&self, values: &[T], dims: Dims, layout: Layout) -> Result<Fp8Tensor<'static>> {
-        if self.granularity == (Granularity::Block { rows: 0 }) {
-            return Err(Error::invalid(
-                "granularity",
-                "a block of 0 rows holds nothing",
-                "give at least 1 row per block",
-            ));
-        }
+        self.granularity.check("granularity")?;
         for layout in [self.layout, layout] {
             layout.check_on_host()?;
         }
@@ -111,6 +139,17 @@ impl Quantizer {
 /// The largest code of Q and K with which sums of their products over 128 channels stay finite in f16.
 pub const SMALL_CODES: f32 = 16.0;
 
+/// The largest code of Q and K with which sums of their products over a problem's channels stay finite in f16: [`SMALL_CODES`], or
+/// in E4M3 the next smaller where channels are more than 255.
+pub fn small_codes(problem: &Problem) -> f32 {
+    const NEXT_SMALLER: f32 = 15.0;
+    let is_wide = problem.shape().head_dim > 255 && problem.input_format() == Fp8Format::E4m3;
+    if is_wide { NEXT_SMALLER } else { SMALL_CODES }
+}
+
+/// Rows of K in INT8 that share a scale: as many as a tile of the kernel that multiplies integers has.
+pub const INT8_BLOCK: usize = 256;
+
 /// Whether codes can go up to this very value: only then does nothing round above it.
 pub(crate) fn check_largest_code(format: Fp8Format, largest_code: f32) -> Result<()> {
     let nearest = fp8::decode(format, fp8::encode(format, largest_code));
@@ -124,7 +163,36 @@ pub(crate) fn check_largest_code(format: Fp8Format, largest_code: f32) -> Result
     Ok(())
 }
 
-/// Quantises `[B,H,S,D]` values to E4M3 with one scale per (batch, head).
+/// Quantises `[B,H,S,D]` values of Q, K and V for attention, by [`Quantizer::for_attention`].
+///
+/// ```
+/// use eightfold::{Problem, Shape, attention, quantize};
+///
+/// let problem = Problem::new(Shape::new(1, 2, 16, 64))?;
+/// let values = vec![0.5f32; problem.shape().query_dims().count()];
+/// let [q, k, v] = quantize::for_attention(&problem, [&values[..]; 3])?;
+/// assert_eq!((q.largest_code(), v.largest_code()), (16.0, 448.0));
+/// attention(&problem, &q, &k, &v)?;
+/// # Ok::<(), eightfold::Error>(())
+/// ```
+pub fn for_attention<T: Element>(problem: &Problem, [q, k, v]: [&[T]; 3]) -> Result<[Fp8Tensor<'static>; 3]> {
+    let [of_q, of_k, of_v] = Quantizer::for_attention(problem);
+    let shape = problem.shape();
+    let named = |name: &str, tensor: Result<Fp8Tensor<'static>>| {
+        tensor.map_err(|error| match error {
+            Error::Invalid { rule, fix, .. } => Error::invalid(name, rule, fix),
+            other => other,
+        })
+    };
+    Ok([
+        named("q", of_q.quantize(q, shape.query_dims(), Layout::Bhsd))?,
+        named("k", of_k.quantize(k, shape.key_dims(), Layout::Bhsd))?,
+        named("v", of_v.quantize(v, problem.value_dims(), Layout::Bhsd))?,
+    ])
+}
+
+/// Quantises `[B,H,S,D]` values to E4M3 with one scale per (batch, head) and codes up to 448. [`for_attention`] does better by
+/// Q and K.
 pub fn quantize<T: Element>(values: &[T], dims: Dims) -> Result<Fp8Tensor<'static>> {
     Quantizer::new(Fp8Format::E4m3).quantize(values, dims, Layout::Bhsd)
 }

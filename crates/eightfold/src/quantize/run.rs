@@ -10,7 +10,7 @@ pub(super) const CHUNK: usize = 64;
 
 /// What is subtracted from the values of a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Shift<'a> {
+pub(crate) enum Shift<'a> {
     /// Nothing.
     None,
     /// The same from each, as in a run of one channel.
@@ -30,7 +30,7 @@ impl Shift<'_> {
 }
 
 /// The largest magnitude after the shift; infinite or NaN if any value is.
-pub(super) fn largest_magnitude<T: Element>(run: &[T], shift: Shift) -> f32 {
+pub(crate) fn largest_magnitude<T: Element>(run: &[T], shift: Shift) -> f32 {
     let mut buffer = [0.0; CHUNK];
     let mut largest = 0;
     for (index, values) in run.chunks(CHUNK).enumerate() {
@@ -55,7 +55,7 @@ fn largest_magnitude_bits(values: &[f32], shift: Shift) -> i32 {
 /// The codes of `(value − shift) / scale`.
 ///
 /// It divides, where a multiplication by the reciprocal would be rounded twice and could overflow.
-pub(super) fn encode<T: Element>(format: Fp8Format, run: &[T], shift: Shift, scale: f32, codes: &mut [u8]) {
+pub(crate) fn encode<T: Element>(format: Fp8Format, run: &[T], shift: Shift, scale: f32, codes: &mut [u8]) {
     let mut buffer = [0.0; CHUNK];
     let mut scaled = [0.0; CHUNK];
     for (index, (values, codes)) in run.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)).enumerate() {

@@ -37,7 +37,7 @@ pub(super) fn find<T: Element>(
     if largest.iter().any(|largest| !largest.is_finite()) {
         return Err(source.non_finite_error(means).expect("some value is not finite"));
     }
-    let scale_of = |largest: &[f32]| scale(largest_code, largest.iter().copied().fold(0.0, f32::max));
+    let scale_of = |largest: &[f32]| scale_of(largest_code, largest.iter().copied().fold(0.0, f32::max));
     let values = match granularity {
         Granularity::Tensor => vec![scale_of(&largest)],
         Granularity::Head => largest.chunks(blocks).map(scale_of).collect(),
@@ -49,7 +49,7 @@ pub(super) fn find<T: Element>(
 /// The scale that maps the largest magnitude to the largest code.
 ///
 /// It is never subnormal: that would cost precision, and make its reciprocal infinite.
-fn scale(largest_code: f32, largest: f32) -> f32 {
+pub(crate) fn scale_of(largest_code: f32, largest: f32) -> f32 {
     if largest == 0.0 { 1.0 } else { (largest / largest_code).max(f32::MIN_POSITIVE) }
 }
 

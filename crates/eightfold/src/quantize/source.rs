@@ -16,10 +16,7 @@ pub(super) enum Direction {
 
 impl Direction {
     pub(super) fn of(layout: Layout) -> Self {
-        match layout {
-            Layout::Bhsd | Layout::Bshd => Direction::Channels,
-            Layout::Bhds | Layout::BhdsExchanged => Direction::Rows,
-        }
+        if layout.is_transposed() { Direction::Rows } else { Direction::Channels }
     }
 }
 

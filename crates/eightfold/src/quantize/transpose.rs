@@ -1,16 +1,16 @@
-//! Squares of codes, turned so that rows become columns.
+//! Squares of codes, transposed.
 
 /// The side of a square: two of them fit the first-level cache with room to spare.
 pub(super) const TILE: usize = 64;
 
-/// Codes that are turned at a time: as many as fit one machine word.
+/// Codes of a row that are transposed at a time: as many as fit one machine word.
 const STEP: usize = 8;
 
 /// A square of codes, row after row.
 pub(super) type Tile = [u8; TILE * TILE];
 
-/// Turns the first `rows` rows and `columns` columns of a square into columns and rows.
-pub(super) fn transpose(tile: &Tile, rows: usize, columns: usize, turned: &mut Tile) {
+/// Transposes the first `rows` rows and `columns` columns of a square into columns and rows.
+pub(super) fn transpose(tile: &Tile, rows: usize, columns: usize, transposed: &mut Tile) {
     for row in (0..rows).step_by(STEP) {
         for column in (0..columns).step_by(STEP) {
             let mut words = [0; STEP];
@@ -19,7 +19,7 @@ pub(super) fn transpose(tile: &Tile, rows: usize, columns: usize, turned: &mut T
                 *word = u64::from_le_bytes(bytes[0]);
             }
             for (i, word) in transpose_words(words).into_iter().enumerate() {
-                turned[(column + i) * TILE + row..][..STEP].copy_from_slice(&word.to_le_bytes());
+                transposed[(column + i) * TILE + row..][..STEP].copy_from_slice(&word.to_le_bytes());
             }
         }
     }
@@ -46,11 +46,11 @@ mod tests {
     fn every_code_of_the_rectangle_lands_at_the_mirrored_place() {
         let tile: Tile = std::array::from_fn(|index| (index * 31 + index / 256) as u8);
         for (rows, columns) in [(64, 64), (1, 1), (64, 7), (9, 64), (13, 27)] {
-            let mut turned = [0; TILE * TILE];
-            transpose(&tile, rows, columns, &mut turned);
+            let mut transposed = [0; TILE * TILE];
+            transpose(&tile, rows, columns, &mut transposed);
             for row in 0..rows {
                 for column in 0..columns {
-                    assert_eq!(turned[column * TILE + row], tile[row * TILE + column]);
+                    assert_eq!(transposed[column * TILE + row], tile[row * TILE + column]);
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Attention of a few query rows at a time, written so that the compiler makes vectors of it.
 
+use crate::problem::Scoring;
 use std::ops::Range;
 
 /// Query rows that share every load of a key or a value.
@@ -18,33 +19,39 @@ pub(super) struct Rows<'a> {
     pub(super) values: &'a [f64],
     /// The keys that each row sees; none for rows beyond the last.
     pub(super) visible: [Range<usize>; ROWS],
-    /// What the scores are multiplied by.
-    pub(super) scale: f64,
+    /// What becomes of products.
+    pub(super) scoring: Scoring,
+    /// The head's sink, if it has one.
+    pub(super) sink: Option<f64>,
     pub(super) head_dim: usize,
+    pub(super) value_dim: usize,
 }
 
 impl Rows<'_> {
     /// Writes the rows' output and log-sum-exp; `weights` is room that is kept from call to call.
     #[inline(always)]
     pub(super) fn attend<const FUSED: bool>(&self, weights: &mut Vec<f64>, output: &mut [f64], lse: &mut [f64]) {
-        let keys = self.visible.iter().map(|keys| keys.end).max().unwrap_or(0);
-        if keys == 0 {
+        let seen = || self.visible.iter().filter(|keys| !keys.is_empty());
+        let Some(keys) = seen().map(|keys| keys.end).max() else {
             output.fill(0.0);
-            lse.fill(f64::NEG_INFINITY);
+            lse.fill(self.sink.unwrap_or(f64::NEG_INFINITY));
             return;
-        }
-        let stride = keys.next_multiple_of(LANES);
+        };
+        let unseen = seen().map(|keys| keys.start).min().unwrap_or(0);
+        // What no row sees is left out, in whole panels.
+        let first = unseen / LANES * LANES;
+        let stride = keys.next_multiple_of(LANES) - first;
         weights.resize(ROWS * stride, 0.0);
-        self.scores::<FUSED>(weights, stride);
-        let sums = self.softmax(weights, stride, lse);
-        self.weighted_means::<FUSED>(weights, stride, sums, output);
+        self.scores::<FUSED>(weights, first, stride);
+        let sums = self.softmax(weights, first, stride, lse);
+        self.weighted_means::<FUSED>(weights, first, stride, sums, output);
     }
 
-    /// The product of each query with each key that any of them sees, `[row][key]`.
+    /// The product of each query with `stride` keys from `first` on, `[row][key]`.
     #[inline(always)]
-    fn scores<const FUSED: bool>(&self, scores: &mut [f64], stride: usize) {
+    fn scores<const FUSED: bool>(&self, scores: &mut [f64], first: usize, stride: usize) {
         let query = self.padded_queries();
-        let panels = self.panels.chunks_exact(self.head_dim).take(stride / LANES);
+        let panels = self.panels.chunks_exact(self.head_dim).skip(first / LANES).take(stride / LANES);
         for (index, panel) in panels.enumerate() {
             let first_key = index * LANES;
             let mut sums = [[0.0; LANES]; ROWS];
@@ -71,24 +78,27 @@ impl Rows<'_> {
         })
     }
 
-    /// Turns scores into unnormalised weights, gives each row's log-sum-exp, and returns each row's sum.
-    fn softmax(&self, weights: &mut [f64], stride: usize, lse: &mut [f64]) -> [f64; ROWS] {
+    /// Turns products with the keys from `first` on into unnormalised weights, gives each row's log-sum-exp, and returns
+    /// each row's sum.
+    fn softmax(&self, weights: &mut [f64], first: usize, stride: usize, lse: &mut [f64]) -> [f64; ROWS] {
         let mut sums = [0.0; ROWS];
         for (row, weights) in weights.chunks_exact_mut(stride).enumerate() {
-            let Range { start, end } = self.visible[row];
+            let [start, end] = match &self.visible[row] {
+                keys if keys.is_empty() => [0, 0],
+                keys => [keys.start - first, keys.end - first],
+            };
             weights[..start].fill(0.0);
             weights[end..].fill(0.0);
             let seen = &mut weights[start..end];
-            let largest = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            seen.iter_mut().for_each(|weight| *weight = self.scoring.score(*weight));
+            let largest = seen.iter().copied().fold(self.sink.unwrap_or(f64::NEG_INFINITY), f64::max);
+            sums[row] = self.sink.map_or(0.0, |sink| (sink - largest).exp());
             for weight in &mut *seen {
-                *weight = (self.scale * (*weight - largest)).exp();
+                *weight = (*weight - largest).exp();
                 sums[row] += *weight;
             }
             if let Some(lse) = lse.get_mut(row) {
-                *lse = match seen.is_empty() {
-                    true => f64::NEG_INFINITY,
-                    false => self.scale * largest + sums[row].ln(),
-                };
+                *lse = largest + sums[row].ln();
             }
         }
         sums
@@ -96,12 +106,20 @@ impl Rows<'_> {
 
     /// The mean of the values under each row's weights; zeros for rows that see nothing.
     #[inline(always)]
-    fn weighted_means<const FUSED: bool>(&self, weights: &[f64], stride: usize, sums: [f64; ROWS], output: &mut [f64]) {
+    fn weighted_means<const FUSED: bool>(
+        &self,
+        weights: &[f64],
+        first: usize,
+        stride: usize,
+        sums: [f64; ROWS],
+        output: &mut [f64],
+    ) {
         let weights: [&[f64]; ROWS] = std::array::from_fn(|row| &weights[row * stride..][..stride]);
-        for first in (0..self.head_dim).step_by(LANES) {
+        let values = &self.values[first * self.value_dim..];
+        for channel in (0..self.value_dim).step_by(LANES) {
             let mut totals = [[0.0; LANES]; ROWS];
-            for (key, value) in self.values.chunks_exact(self.head_dim).enumerate().take(stride) {
-                let value = &value[first..][..LANES];
+            for (key, value) in values.chunks_exact(self.value_dim).enumerate().take(stride) {
+                let value = &value[channel..][..LANES];
                 for row in 0..ROWS {
                     for lane in 0..LANES {
                         let total = &mut totals[row][lane];
@@ -109,8 +127,8 @@ impl Rows<'_> {
                     }
                 }
             }
-            for (row, output) in output.chunks_exact_mut(self.head_dim).enumerate() {
-                for (lane, output) in output[first..][..LANES].iter_mut().enumerate() {
+            for (row, output) in output.chunks_exact_mut(self.value_dim).enumerate() {
+                for (lane, output) in output[channel..][..LANES].iter_mut().enumerate() {
                     *output = if self.visible[row].is_empty() { 0.0 } else { totals[row][lane] / sums[row] };
                 }
             }

@@ -1,99 +1,54 @@
-//! The two matrix products, S = Q·Kᵀ and O = α·O + P·V, over row groups and 16-wide panels.
+//! The two matrix products, S = Q·Kᵀ and O = r·O + w·P·V, over row groups and 16-wide panels.
 //!
 //! Both are the same loop: broadcast a word of the left row, load 16 lanes of the right panel, accumulate.
-//! A word is an f32, or a pair of i16 whose products a single instruction adds.
 
-use crate::cpu::lanes::{LANES, Lanes};
-use std::marker::PhantomData;
+use super::{Kernel, LANES, Lanes, Visible, panels, scalar};
+use crate::cpu::lanes::inlined;
+use std::ops::Range;
 
-/// The arithmetic of a product: what a word is and how it accumulates.
+/// What the products multiply: an f32, or a pair of i16 (as one i32) whose products a single instruction adds.
 ///
 /// # Safety
 ///
 /// As for [`Lanes`].
-pub(super) trait Arithmetic {
-    type L: Lanes;
-    type Word: Copy;
-    type Sum: Copy;
+pub(in crate::cpu) trait Word: Copy + Default + 'static {
+    /// Keys that a word of the weights holds.
+    const KEYS: usize;
+    type Sum<L: Lanes>: Copy;
 
-    unsafe fn zero() -> Self::Sum;
-    unsafe fn broadcast(word: Self::Word) -> Self::Sum;
-    unsafe fn load(from: *const Self::Word) -> Self::Sum;
-    unsafe fn accumulate(sum: Self::Sum, a: Self::Sum, b: Self::Sum) -> Self::Sum;
-    unsafe fn store(to: *mut Self::Word, sum: Self::Sum);
-    /// The sum as floats, times the row's `weight` and each channel's `unit` where sums have units.
-    unsafe fn weighted(sum: Self::Sum, weight: f32, unit: *const f32) -> <Self::L as Lanes>::F;
+    unsafe fn splat<L: Lanes>(word: Self) -> Self::Sum<L>;
+    unsafe fn load<L: Lanes>(from: *const Self) -> Self::Sum<L>;
+    unsafe fn store<L: Lanes>(to: *mut Self, sum: Self::Sum<L>);
+    unsafe fn accumulate<L: Lanes>(sum: Self::Sum<L>, a: Self::Sum<L>, b: Self::Sum<L>) -> Self::Sum<L>;
+    /// The sum as floats, times the row's and each channel's unit where sums have units.
+    unsafe fn in_units<L: Lanes>(sum: Self::Sum<L>, row_unit: f32, channel_units: *const f32) -> L::F;
 }
 
-/// f32 words.
-pub(super) struct Float<L>(PhantomData<L>);
+impl Word for f32 {
+    const KEYS: usize = 1;
+    type Sum<L: Lanes> = L::F;
 
-// SAFETY of every block: the contract of `Lanes`, which `Arithmetic` passes on.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<L: Lanes> Arithmetic for Float<L> {
-    type L = L;
-    type Word = f32;
-    type Sum = L::F;
-
-    #[inline(always)]
-    unsafe fn zero() -> L::F {
-        unsafe { L::splat(0.0) }
-    }
-    #[inline(always)]
-    unsafe fn broadcast(word: f32) -> L::F {
-        unsafe { L::splat(word) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> L::F {
-        unsafe { L::load(from) }
-    }
-    #[inline(always)]
-    unsafe fn accumulate(sum: L::F, a: L::F, b: L::F) -> L::F {
-        unsafe { L::mul_add(a, b, sum) }
-    }
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, sum: L::F) {
-        unsafe { L::store(to, sum) }
-    }
-    #[inline(always)]
-    unsafe fn weighted(sum: L::F, _weight: f32, _unit: *const f32) -> L::F {
-        sum
+    inlined! {
+        fn splat<L: Lanes>(word: f32) -> L::F { L::splat(word) }
+        fn load<L: Lanes>(from: *const f32) -> L::F { L::load(from) }
+        fn store<L: Lanes>(to: *mut f32, sum: L::F) { L::store(to, sum) }
+        fn accumulate<L: Lanes>(sum: L::F, a: L::F, b: L::F) -> L::F { L::mul_add(a, b, sum) }
+        fn in_units<L: Lanes>(sum: L::F, _row_unit: f32, _channel_units: *const f32) -> L::F { sum }
     }
 }
 
-/// Words that are pairs of i16; sums are i32.
-pub(super) struct Pairs<L>(PhantomData<L>);
+impl Word for i32 {
+    const KEYS: usize = 2;
+    type Sum<L: Lanes> = L::I;
 
-// SAFETY of every block: the contract of `Lanes`, which `Arithmetic` passes on.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<L: Lanes> Arithmetic for Pairs<L> {
-    type L = L;
-    type Word = i32;
-    type Sum = L::I;
-
-    #[inline(always)]
-    unsafe fn zero() -> L::I {
-        unsafe { L::splat_int(0) }
-    }
-    #[inline(always)]
-    unsafe fn broadcast(word: i32) -> L::I {
-        unsafe { L::splat_int(word) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const i32) -> L::I {
-        unsafe { L::load_int(from) }
-    }
-    #[inline(always)]
-    unsafe fn accumulate(sum: L::I, a: L::I, b: L::I) -> L::I {
-        unsafe { L::dot_pairs(sum, a, b) }
-    }
-    #[inline(always)]
-    unsafe fn store(to: *mut i32, sum: L::I) {
-        unsafe { L::store_int(to, sum) }
-    }
-    #[inline(always)]
-    unsafe fn weighted(sum: L::I, weight: f32, unit: *const f32) -> L::F {
-        unsafe { L::mul(L::mul(L::to_float(sum), L::splat(weight)), L::load(unit)) }
+    inlined! {
+        fn splat<L: Lanes>(word: i32) -> L::I { L::splat_int(word) }
+        fn load<L: Lanes>(from: *const i32) -> L::I { L::load_int(from) }
+        fn store<L: Lanes>(to: *mut i32, sum: L::I) { L::store_int(to, sum) }
+        fn accumulate<L: Lanes>(sum: L::I, a: L::I, b: L::I) -> L::I { L::dot_pairs(sum, a, b) }
+        fn in_units<L: Lanes>(sum: L::I, row_unit: f32, channel_units: *const f32) -> L::F {
+            L::mul(L::mul(L::to_float(sum), L::splat(row_unit)), L::load(channel_units))
+        }
     }
 }
 
@@ -104,23 +59,23 @@ impl<L: Lanes> Arithmetic for Pairs<L> {
 /// As for [`Lanes`]; `left` has `ROWS` rows of `depth` words at distance `left_stride`, `right` has `PANELS`
 /// panels of `depth`·16 words at distance `right_stride`.
 #[inline(always)]
-unsafe fn product<A: Arithmetic, const ROWS: usize, const PANELS: usize>(
-    left: *const A::Word,
+unsafe fn product<W: Word, L: Lanes, const ROWS: usize, const PANELS: usize>(
+    left: *const W,
     left_stride: usize,
-    right: *const A::Word,
+    right: *const W,
     right_stride: usize,
     depth: usize,
-) -> [[A::Sum; PANELS]; ROWS] {
+) -> [[W::Sum<L>; PANELS]; ROWS] {
     // SAFETY: indices stay below the sizes that the caller promises.
     unsafe {
-        let mut sums = [[A::zero(); PANELS]; ROWS];
+        let mut sums = [[W::splat::<L>(W::default()); PANELS]; ROWS];
         for step in 0..depth {
-            let panels: [A::Sum; PANELS] =
-                std::array::from_fn(|panel| A::load(right.add(panel * right_stride + step * LANES)));
+            let panels: [W::Sum<L>; PANELS] =
+                std::array::from_fn(|panel| W::load::<L>(right.add(panel * right_stride + step * LANES)));
             for (row, sums) in sums.iter_mut().enumerate() {
-                let word = A::broadcast(*left.add(row * left_stride + step));
+                let word = W::splat::<L>(*left.add(row * left_stride + step));
                 for (sum, panel) in sums.iter_mut().zip(panels) {
-                    *sum = A::accumulate(*sum, word, panel);
+                    *sum = W::accumulate::<L>(*sum, word, panel);
                 }
             }
         }
@@ -128,210 +83,222 @@ unsafe fn product<A: Arithmetic, const ROWS: usize, const PANELS: usize>(
     }
 }
 
-/// Calls `$block::<A, rows, panels>` for `count` rows, at most `ROWS`: all at once, else 4, 2 and 1 at a time.
-macro_rules! by_rows {
-    ($block:ident, $arithmetic:ident, $rows:ident, $panels:ident, $count:expr, |$row:ident| $arguments:tt) => {{
-        let count = $count;
-        let mut $row = 0;
-        if count == $rows {
-            by_rows!(@call $block, $arithmetic, $rows, $panels, $arguments);
-            $row = count;
+/// A product whose rows are computed in groups, and whose right side lies in panels.
+trait Product {
+    /// Panels that a group of rows needs, and words to sum over, where its rows see these keys.
+    fn extent(&self, keys: Range<usize>) -> (Range<usize>, Range<usize>);
+    /// Multiplies `ROWS` rows from `row` by `PANELS` panels from `panel`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes`]; the operands must hold these rows, panels and words.
+    unsafe fn multiply<L: Lanes, const ROWS: usize, const PANELS: usize>(
+        &mut self,
+        row: usize,
+        panel: usize,
+        depth: Range<usize>,
+    );
+}
+
+/// Multiplies all rows, in groups of `ROWS`.
+///
+/// # Safety
+///
+/// As for [`Lanes`]; the operands must hold as many rows as there are in `visible`, and what each `extent` asks for.
+#[inline(always)]
+unsafe fn multiply_all<L: Lanes, const ROWS: usize, const PANELS: usize>(product: &mut impl Product, visible: Visible) {
+    const { assert!(PANELS == 1 || PANELS == 2, "what is left of the panels must be one") };
+    let rows = visible.rows();
+    for panel in product.extent(visible.of_rows(0..rows)).0.step_by(PANELS) {
+        for start in (0..rows).step_by(ROWS) {
+            let group = start..rows.min(start + ROWS);
+            let (panels, depth) = product.extent(visible.of_rows(group.clone()));
+            if panel + PANELS <= panels.start {
+                continue;
+            }
+            // SAFETY: the group's rows and panels are those of the caller's promise.
+            unsafe {
+                if panel + PANELS <= panels.end {
+                    multiply_group::<L, ROWS, PANELS>(product, group, panel, depth);
+                } else if panel < panels.end {
+                    multiply_group::<L, ROWS, 1>(product, group, panel, depth);
+                }
+            }
         }
-        while count - $row >= 4 {
-            by_rows!(@call $block, $arithmetic, 4, $panels, $arguments);
-            $row += 4;
+    }
+}
+
+/// Multiplies a group of at most `ROWS` rows: all together, else 4, 2 and 1 at a time.
+///
+/// # Safety
+///
+/// As for [`Product::multiply`], for every row of the group.
+#[inline(always)]
+unsafe fn multiply_group<L: Lanes, const ROWS: usize, const PANELS: usize>(
+    product: &mut impl Product,
+    Range { start: mut row, end }: Range<usize>,
+    panel: usize,
+    depth: Range<usize>,
+) {
+    // SAFETY: every call is for rows below `end`.
+    unsafe {
+        if end - row == ROWS {
+            return product.multiply::<L, ROWS, PANELS>(row, panel, depth);
         }
-        if count - $row >= 2 {
-            by_rows!(@call $block, $arithmetic, 2, $panels, $arguments);
-            $row += 2;
+        while end - row >= 4 {
+            product.multiply::<L, 4, PANELS>(row, panel, depth.clone());
+            row += 4;
         }
-        if count > $row {
-            by_rows!(@call $block, $arithmetic, 1, $panels, $arguments);
+        if end - row >= 2 {
+            product.multiply::<L, 2, PANELS>(row, panel, depth.clone());
+            row += 2;
         }
-    }};
-    (@call $block:ident, $arithmetic:ident, $rows:tt, $panels:ident, ($($argument:expr),*)) => {
-        $block::<$arithmetic, $rows, $panels>($($argument),*)
+        if end > row {
+            product.multiply::<L, 1, PANELS>(row, panel, depth);
+        }
+    }
+}
+
+/// S = Q·Kᵀ: a group of rows computes every panel from where its first row begins to see to where its last one ends, and leaves
+/// the other scores as they are, but for one panel before.
+pub(in crate::cpu) struct Scores<'a, W> {
+    /// Rows of `depth` words.
+    pub queries: &'a [W],
+    /// Panels of 16 keys.
+    pub keys: &'a [W],
+    pub depth: usize,
+    pub visible: Visible<'a>,
+    /// Receives one row of `stride` scores per query.
+    pub scores: &'a mut [W],
+    pub stride: usize,
+}
+
+impl<W: Word> Scores<'_, W> {
+    #[inline(always)]
+    fn check(&self) {
+        let Scores { queries, keys, depth, visible, ref scores, stride } = *self;
+        let (rows, panels) = (visible.rows(), visible.last().div_ceil(LANES));
+        assert!(queries.len() >= rows * depth, "{} words of queries for {rows} rows of {depth}", queries.len());
+        assert!(keys.len() >= panels * depth * LANES, "{} words of keys for {panels} panels", keys.len());
+        assert!(stride >= panels * LANES && scores.len() >= rows * stride, "scores are too small");
+    }
+}
+
+impl<W: Word> Product for Scores<'_, W> {
+    #[inline(always)]
+    fn extent(&self, keys: Range<usize>) -> (Range<usize>, Range<usize>) {
+        (panels(keys), 0..self.depth)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<L: Lanes, const ROWS: usize, const PANELS: usize>(
+        &mut self,
+        row: usize,
+        panel: usize,
+        _depth: Range<usize>,
+    ) {
+        let depth = self.depth;
+        // SAFETY: the caller promises the rows and panels.
+        unsafe {
+            let queries = self.queries.as_ptr().add(row * depth);
+            let keys = self.keys.as_ptr().add(panel * depth * LANES);
+            let scores = self.scores.as_mut_ptr().add(row * self.stride + panel * LANES);
+            let sums = product::<W, L, ROWS, PANELS>(queries, depth, keys, depth * LANES, depth);
+            for (row, sums) in sums.into_iter().enumerate() {
+                for (panel, sum) in sums.into_iter().enumerate() {
+                    W::store::<L>(scores.add(row * self.stride + panel * LANES), sum);
+                }
+            }
+        }
+    }
+}
+
+/// O = r·O + w·P·V for the keys that each group of rows sees.
+pub(in crate::cpu) struct Values<'a, W> {
+    /// P: one row of `stride` words per query.
+    pub weights: &'a [W],
+    pub stride: usize,
+    /// r: what each row of O is multiplied by first.
+    pub rescale: &'a [f32],
+    /// w: what each row's sum is multiplied by (integers only).
+    pub weight_units: &'a [f32],
+    /// V: chunks of 16 channels, `chunk_words` apart.
+    pub values: &'a [W],
+    pub chunk_words: usize,
+    /// What each channel's sum is multiplied by (integers only); as many as a row of O is wide.
+    pub channel_units: &'a [f32],
+    pub visible: Visible<'a>,
+    /// O.
+    pub output: &'a mut [f32],
+}
+
+impl<W: Word> Values<'_, W> {
+    #[inline(always)]
+    fn check(&self) {
+        let (rows, deepest) = (self.visible.rows(), self.visible.last().div_ceil(W::KEYS));
+        let (width, stride, chunk_words) = (self.channel_units.len(), self.stride, self.chunk_words);
+        assert!(width.is_multiple_of(LANES) && self.output.len() >= rows * width, "the output is too small");
+        assert!(self.rescale.len() >= rows && self.weight_units.len() >= rows, "a factor per row is needed");
+        assert!(stride >= deepest && self.weights.len() >= rows * stride, "the weights are too few");
+        assert!(chunk_words >= deepest * LANES, "the chunks are too short");
+        assert!(self.values.len() >= width / LANES * chunk_words, "the values are too few");
+    }
+}
+
+impl<W: Word> Product for Values<'_, W> {
+    #[inline(always)]
+    fn extent(&self, keys: Range<usize>) -> (Range<usize>, Range<usize>) {
+        let chunks = if keys.is_empty() { 0 } else { self.channel_units.len() / LANES };
+        (0..chunks, keys.start / W::KEYS..keys.end.div_ceil(W::KEYS))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<L: Lanes, const ROWS: usize, const PANELS: usize>(
+        &mut self,
+        row: usize,
+        panel: usize,
+        depth: Range<usize>,
+    ) {
+        let (stride, width) = (self.stride, self.channel_units.len());
+        // SAFETY: the caller promises the rows and panels.
+        unsafe {
+            let weights = self.weights.as_ptr().add(row * stride + depth.start);
+            let values = self.values.as_ptr().add(panel * self.chunk_words + depth.start * LANES);
+            let units = self.channel_units.as_ptr().add(panel * LANES);
+            let output = self.output.as_mut_ptr().add(row * width + panel * LANES);
+            let sums = product::<W, L, ROWS, PANELS>(weights, stride, values, self.chunk_words, depth.len());
+            for (offset, sums) in sums.into_iter().enumerate() {
+                let rescale = L::splat(*self.rescale.get_unchecked(row + offset));
+                let weight_unit = *self.weight_units.get_unchecked(row + offset);
+                for (chunk, sum) in sums.into_iter().enumerate() {
+                    let output = output.add(offset * width + chunk * LANES);
+                    let sum = W::in_units::<L>(sum, weight_unit, units.add(chunk * LANES));
+                    L::store(output, L::mul_add(rescale, L::load(output), sum));
+                }
+            }
+        }
+    }
+}
+
+/// A product of words, and its loop in the scalar baseline if it has one.
+macro_rules! kernel {
+    ($product:ident, $word:ty $(, $scalar:path)?) => {
+        impl Kernel for $product<'_, $word> {
+            #[inline(always)]
+            unsafe fn run<L: Lanes, const ROWS: usize, const PANELS: usize>(mut self) {
+                self.check();
+                let visible = self.visible;
+                // SAFETY: the caller upholds the contract of `Lanes`, and `check` found every row and panel.
+                unsafe { multiply_all::<L, ROWS, PANELS>(&mut self, visible) }
+            }
+            $(fn run_scalar(self) {
+                $scalar(self);
+            })?
+        }
     };
 }
 
-/// S = Q·Kᵀ for the panels that each row group sees.
-///
-/// `visible` gives the keys that each row sees and never decreases; a group of `ROWS` rows computes every
-/// panel that its last row sees, and leaves the scores of the others as they are.
-///
-/// # Safety
-///
-/// As for [`Lanes`].
-#[inline(always)]
-pub(super) unsafe fn scores<A: Arithmetic, const ROWS: usize, const PANELS: usize>(
-    queries: &[A::Word],
-    keys: &[A::Word],
-    depth: usize,
-    visible: &[usize],
-    scores: &mut [A::Word],
-    stride: usize,
-) {
-    const { assert!(PANELS == 1 || PANELS == 2, "what is left of the panels must be one") };
-    assert!(visible.is_sorted(), "a row sees no less than the one before");
-    let rows = visible.len();
-    let panels = visible.last().map_or(0, |keys| keys.div_ceil(LANES));
-    assert!(queries.len() >= rows * depth, "queries hold {} words, {rows} rows of {depth} are needed", queries.len());
-    assert!(keys.len() >= panels * depth * LANES, "keys hold {} words, too few for {panels} panels", keys.len());
-    assert!(stride >= panels * LANES && scores.len() >= rows * stride, "scores are too small");
-
-    #[inline(always)]
-    unsafe fn block<A: Arithmetic, const ROWS: usize, const PANELS: usize>(
-        queries: *const A::Word,
-        keys: *const A::Word,
-        depth: usize,
-        scores: *mut A::Word,
-        stride: usize,
-    ) {
-        // SAFETY: the caller's pointers reach `ROWS` rows and `PANELS` panels.
-        unsafe {
-            let sums = product::<A, ROWS, PANELS>(queries, depth, keys, depth * LANES, depth);
-            for (row, sums) in sums.into_iter().enumerate() {
-                for (panel, sum) in sums.into_iter().enumerate() {
-                    A::store(scores.add(row * stride + panel * LANES), sum);
-                }
-            }
-        }
-    }
-
-    for panel in (0..panels).step_by(PANELS) {
-        for start in (0..rows).step_by(ROWS) {
-            let count = ROWS.min(rows - start);
-            let group_panels = visible[start + count - 1].div_ceil(LANES);
-            if panel >= group_panels {
-                continue;
-            }
-            // SAFETY: start + count ≤ rows and panel < panels, within the lengths asserted above.
-            unsafe {
-                let queries = queries.as_ptr().add(start * depth);
-                let keys = keys.as_ptr().add(panel * depth * LANES);
-                let scores = scores.as_mut_ptr().add(start * stride + panel * LANES);
-                if panel + PANELS <= group_panels {
-                    by_rows!(block, A, ROWS, PANELS, count, |row| (
-                        queries.add(row * depth),
-                        keys,
-                        depth,
-                        scores.add(row * stride),
-                        stride
-                    ));
-                } else {
-                    by_rows!(block, A, ROWS, ONE, count, |row| (
-                        queries.add(row * depth),
-                        keys,
-                        depth,
-                        scores.add(row * stride),
-                        stride
-                    ));
-                }
-            }
-        }
-    }
-}
-
-/// What is left of two panels when one is done.
-const ONE: usize = 1;
-
-/// The weights of a tile of keys and how they enter the output.
-pub(in crate::cpu) struct Weights<'a, W> {
-    /// P, one row of `stride` words per query.
-    pub words: &'a [W],
-    /// Words from one row to the next.
-    pub stride: usize,
-    /// What each row of O is multiplied by first.
-    pub alpha: &'a [f32],
-    /// What each row's sum is multiplied by (integers only).
-    pub beta: &'a [f32],
-}
-
-/// O = α·O + β·P·V for the keys that each row group sees.
-///
-/// A word of the weights holds `keys_per_word` keys. `values` are chunks of 16 channels, `chunk_words` apart.
-///
-/// # Safety
-///
-/// As for [`Lanes`].
-#[inline(always)]
-pub(super) unsafe fn values<A: Arithmetic, const ROWS: usize, const CHUNKS: usize>(
-    weights: &Weights<A::Word>,
-    values: &[A::Word],
-    chunk_words: usize,
-    units: &[f32],
-    visible: &[usize],
-    keys_per_word: usize,
-    output: &mut [f32],
-) {
-    const { assert!(CHUNKS == 1 || CHUNKS == 2, "what is left of the chunks must be one") };
-    assert!(visible.is_sorted(), "a row sees no less than the one before");
-    let rows = visible.len();
-    let width = units.len();
-    let chunks = width / LANES;
-    let stride = weights.stride;
-    let deepest = visible.last().map_or(0, |keys| keys.div_ceil(keys_per_word));
-    assert!(width.is_multiple_of(LANES) && output.len() >= rows * width, "the output is too small");
-    assert!(weights.alpha.len() >= rows && weights.beta.len() >= rows, "a factor per row is needed");
-    assert!(stride >= deepest && weights.words.len() >= rows * stride, "the weights are too few");
-    assert!(chunk_words >= deepest * LANES && values.len() >= chunks * chunk_words, "the values are too few");
-
-    struct Block<'a, A: Arithmetic> {
-        values: *const A::Word,
-        chunk_words: usize,
-        units: *const f32,
-        depth: usize,
-        weights: &'a Weights<'a, A::Word>,
-        width: usize,
-    }
-
-    #[inline(always)]
-    unsafe fn block<A: Arithmetic, const ROWS: usize, const CHUNKS: usize>(
-        block: &Block<A>,
-        row: usize,
-        output: *mut f32,
-    ) {
-        let Block { values, chunk_words, units, depth, weights, width } = *block;
-        // SAFETY: the caller's pointers reach `ROWS` rows from `row` and `CHUNKS` chunks.
-        unsafe {
-            let words = weights.words.as_ptr().add(row * weights.stride);
-            let sums = product::<A, ROWS, CHUNKS>(words, weights.stride, values, chunk_words, depth);
-            for (offset, sums) in sums.into_iter().enumerate() {
-                let alpha = A::L::splat(*weights.alpha.get_unchecked(row + offset));
-                let beta = *weights.beta.get_unchecked(row + offset);
-                for (chunk, sum) in sums.into_iter().enumerate() {
-                    let output = output.add((row + offset) * width + chunk * LANES);
-                    let sum = A::weighted(sum, beta, units.add(chunk * LANES));
-                    A::L::store(output, A::L::mul_add(alpha, A::L::load(output), sum));
-                }
-            }
-        }
-    }
-
-    for chunk in (0..chunks).step_by(CHUNKS) {
-        for start in (0..rows).step_by(ROWS) {
-            let count = ROWS.min(rows - start);
-            let depth = visible[start + count - 1].div_ceil(keys_per_word);
-            if depth == 0 {
-                continue;
-            }
-            // SAFETY: start + count ≤ rows and chunk < chunks, within the lengths asserted above.
-            unsafe {
-                let operands = Block::<A> {
-                    values: values.as_ptr().add(chunk * chunk_words),
-                    chunk_words,
-                    units: units.as_ptr().add(chunk * LANES),
-                    depth,
-                    weights,
-                    width,
-                };
-                let output = output.as_mut_ptr().add(chunk * LANES);
-                if chunk + CHUNKS <= chunks {
-                    by_rows!(block, A, ROWS, CHUNKS, count, |row| (&operands, start + row, output));
-                } else {
-                    by_rows!(block, A, ROWS, ONE, count, |row| (&operands, start + row, output));
-                }
-            }
-        }
-    }
-}
+kernel!(Scores, f32, scalar::scores);
+kernel!(Scores, i32);
+kernel!(Values, f32, scalar::values);
+kernel!(Values, i32);

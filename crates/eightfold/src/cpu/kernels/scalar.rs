@@ -1,21 +1,13 @@
 //! The plain baseline: one element at a time, as the formula is written.
 
-use super::product::Weights;
-use super::softmax::{FloatTile, RowState};
-use crate::cpu::lanes::LANES;
+use super::{CapScores, LANES, RowState, Scores, Softmax, Values};
 
 /// S = Q·Kᵀ.
-pub(super) fn scores(
-    queries: &[f32],
-    keys: &[f32],
-    depth: usize,
-    visible: &[usize],
-    scores: &mut [f32],
-    stride: usize,
-) {
-    for (row, &keys_seen) in visible.iter().enumerate() {
+pub(super) fn scores(product: Scores<f32>) {
+    let Scores { queries, keys, depth, visible, scores, stride } = product;
+    for (row, seen) in visible.0.iter().enumerate() {
         let query = &queries[row * depth..][..depth];
-        for key in 0..keys_seen {
+        for key in seen.clone() {
             let panel = &keys[key / LANES * depth * LANES..][..depth * LANES];
             let mut sum = 0.0;
             for channel in 0..depth {
@@ -26,42 +18,44 @@ pub(super) fn scores(
     }
 }
 
+/// Scores below their bound.
+pub(super) fn cap_scores(tile: CapScores) {
+    for (row, seen) in tile.visible.0.iter().enumerate() {
+        for score in &mut tile.scores[row * tile.stride..][seen.clone()] {
+            *score = tile.bound.softcap.apply_exactly(*score + tile.bound.offsets[row]);
+        }
+    }
+}
+
 /// Scores into weights, with the library's exponential.
-pub(super) fn softmax(tile: &mut FloatTile) {
-    for (row, &keys) in tile.visible.iter().enumerate() {
-        let scores = &mut tile.scores[row * tile.stride..][..keys];
+pub(super) fn softmax(tile: Softmax) {
+    for (row, seen) in tile.visible.0.iter().enumerate() {
+        let scores = &mut tile.scores[row * tile.stride..][seen.clone()];
         let state = &mut tile.states[row];
         let max = scores.iter().copied().fold(state.max, f32::max);
-        tile.alpha[row] = if state.max == max { 1.0 } else { (state.max - max).exp2() };
+        tile.rescale[row] = if state.max == max { 1.0 } else { (state.max - max).exp2() };
         let mut sum = 0.0;
         for score in scores {
             *score = (*score - max).exp2();
             sum += *score;
         }
-        *state = RowState { max, sum: state.sum * tile.alpha[row] + sum };
+        *state = RowState { max, sum: state.sum * tile.rescale[row] + sum };
     }
 }
 
-/// O = α·O + P·V.
-pub(super) fn values(
-    weights: &Weights<f32>,
-    values: &[f32],
-    chunk_words: usize,
-    units: &[f32],
-    visible: &[usize],
-    output: &mut [f32],
-) {
-    let width = units.len();
-    for (row, &keys) in visible.iter().enumerate() {
-        let weight_row = &weights.words[row * weights.stride..][..keys];
+/// O = r·O + P·V.
+pub(super) fn values(product: Values<f32>) {
+    let Values { weights, stride, rescale, values, chunk_words, channel_units, visible, output, .. } = product;
+    let width = channel_units.len();
+    for (row, seen) in visible.0.iter().enumerate() {
         for channel in 0..width {
             let chunk = &values[channel / LANES * chunk_words..];
             let mut sum = 0.0;
-            for (key, weight) in weight_row.iter().enumerate() {
-                sum += weight * chunk[key * LANES + channel % LANES];
+            for key in seen.clone() {
+                sum += weights[row * stride + key] * chunk[key * LANES + channel % LANES];
             }
             let output = &mut output[row * width + channel];
-            *output = *output * weights.alpha[row] + sum;
+            *output = *output * rescale[row] + sum;
         }
     }
 }

@@ -4,10 +4,37 @@
 //! everywhere; AVX-512 holds them in one register, AVX2 in two, the portable lanes in an array that the
 //! compiler maps onto what the target has.
 
+/// Unsafe functions that are inlined wherever they are called, as the contract of [`Lanes`] demands.
+macro_rules! inlined {
+    ($($(#[$attribute:meta])* $visibility:vis fn $name:ident $(<$generic:ident: $bound:ident>)?
+        ($(&$self:ident $(,)?)? $($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? { $($body:tt)* })+) => {
+        $($(#[$attribute])*
+        #[inline(always)]
+        #[allow(unused_unsafe)]
+        $visibility unsafe fn $name $(<$generic: $bound>)? ($(&$self,)? $($argument: $type),*) $(-> $result)? {
+            // SAFETY: the contract of `Lanes`, which every such function passes on to its caller: the instruction set is
+            // there, and pointers are valid for 16 elements.
+            unsafe { $($body)* }
+        })+
+    };
+}
+pub(super) use inlined;
+
+/// 64 codes, 16 at a time.
+macro_rules! by_16 {
+    ($codes:expr, $decode:path) => {
+        [$decode($codes), $decode($codes.add(16)), $decode($codes.add(32)), $decode($codes.add(48))]
+    };
+}
+pub(super) use by_16;
+
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod bf16;
+#[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+pub(super) mod neon;
 pub(super) mod portable;
 
 /// The number of lanes.
@@ -22,7 +49,7 @@ const ROUNDER: f32 = 12_582_912.0;
 /// # Safety
 ///
 /// Every method must be inlined into a function that is compiled for, and runs on, a CPU with the
-/// implementor's instruction set; pointers must be valid for 16 elements (of the type named), unaligned.
+/// implementor's instruction set; pointers must be valid for 16 elements (of the type named) unless more are named, unaligned.
 pub(super) trait Lanes: Copy {
     /// Sixteen f32.
     type F: Copy;
@@ -37,12 +64,15 @@ pub(super) trait Lanes: Copy {
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
     /// `a · b + c`; fused where the machine fuses.
     unsafe fn mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn abs(a: Self::F) -> Self::F;
     unsafe fn reduce_max(a: Self::F) -> f32;
     unsafe fn reduce_add(a: Self::F) -> f32;
+    /// Each lane the sum of the lanes of one vector.
+    unsafe fn sum_each(vectors: &[Self::F; LANES]) -> Self::F;
     /// The first `count` lanes (at most 16) of `a`, the others of `other`.
     unsafe fn first_or(a: Self::F, count: usize, other: Self::F) -> Self::F;
 
@@ -50,6 +80,24 @@ pub(super) trait Lanes: Copy {
     unsafe fn decode_e4m3(codes: *const u8) -> Self::F;
     /// The values of 16 finite E5M2 codes.
     unsafe fn decode_e5m2(codes: *const u8) -> Self::F;
+    /// The values of 16 INT8 codes.
+    unsafe fn decode_int8(codes: *const u8) -> Self::F;
+
+    /// Whether 64 codes are decoded faster together than 16 at a time. Only then are they to be.
+    const DECODES_64: bool = false;
+
+    /// The values of 64 finite E4M3 codes, times 2^-8.
+    #[inline(always)]
+    unsafe fn decode_64_e4m3(codes: *const u8) -> [Self::F; 4] {
+        // SAFETY: they are four times 16.
+        unsafe { by_16!(codes, Self::decode_e4m3) }
+    }
+    /// The values of 64 finite E5M2 codes.
+    #[inline(always)]
+    unsafe fn decode_64_e5m2(codes: *const u8) -> [Self::F; 4] {
+        // SAFETY: as above.
+        unsafe { by_16!(codes, Self::decode_e5m2) }
+    }
 
     unsafe fn splat_int(value: i32) -> Self::I;
     unsafe fn load_int(from: *const i32) -> Self::I;

@@ -67,21 +67,6 @@ pub(super) enum Failure {
     Compiler(String),
 }
 
-/// Whether this process has loaded a library of this name.
-#[cfg(unix)]
-pub(super) fn is_loaded(name: &str) -> bool {
-    use libloading::os::unix::{Library, RTLD_LAZY};
-    /// Of Linux; others count differently, and then nothing is found.
-    const RTLD_NOLOAD: c_int = 4;
-    // SAFETY: nothing is loaded that was not; the handle is given back at once.
-    cfg!(target_os = "linux") && unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.is_ok()
-}
-
-#[cfg(not(unix))]
-pub(super) fn is_loaded(_name: &str) -> bool {
-    false
-}
-
 impl Library {
     /// Loads the library at a path, or by a name that the system's loader knows.
     pub(super) fn open(path: &Path) -> Result<Library, String> {

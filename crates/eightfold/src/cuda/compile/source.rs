@@ -14,19 +14,28 @@ macro_rules! embedded {
 
 /// Every file under `kernels/`, one a line.
 static EMBEDDED: &Table<'static> = embedded![
+    "attention/lanes.cuh",
+    "attention/operands.cuh",
+    "attention/output.cuh",
+    "attention/ring.cuh",
+    "attention/scoring.cuh",
+    "attention/settings.cuh",
+    "hopper/accumulator.cuh",
     "hopper/arrange.cu",
     "hopper/attention.cu",
     "hopper/descriptor.cuh",
+    "hopper/dump.cuh",
     "hopper/merge.cuh",
     "hopper/problem.cuh",
     "hopper/produce.cuh",
+    "hopper/ragged.cuh",
     "hopper/scores.cuh",
     "hopper/settings.cuh",
     "hopper/shared.cuh",
     "hopper/short.cu",
     "hopper/store.cuh",
-    "hopper/sums.cuh",
     "hopper/tile.cuh",
+    "hopper/value_order.cuh",
     "hopper/weights.cuh",
     "ladder/attention.cu",
     "ladder/dump.cuh",
@@ -40,6 +49,19 @@ static EMBEDDED: &Table<'static> = embedded![
     "ladder/softmax.cuh",
     "ladder/store.cuh",
     "ladder/values.cuh",
+    "paged/append.cu",
+    "paged/attend.cuh",
+    "paged/attention.cu",
+    "paged/load.cuh",
+    "paged/merge.cuh",
+    "paged/merge_outputs.cu",
+    "paged/pages.cuh",
+    "paged/problem.cuh",
+    "paged/queries.cuh",
+    "paged/schedule.cuh",
+    "paged/settings.cuh",
+    "paged/shared.cuh",
+    "paged/validate.cu",
     "ptx/address.cuh",
     "ptx/arithmetic.cuh",
     "ptx/barrier.cuh",
@@ -54,12 +76,16 @@ static EMBEDDED: &Table<'static> = embedded![
     "ptx/register.cuh",
     "ptx/wgmma.cuh",
     "quantize/fused.cu",
+    "quantize/means.cuh",
     "quantize/problem.cuh",
     "quantize/quantize.cu",
     "quantize/quotient.cuh",
     "quantize/rows.cuh",
     "quantize/turn.cuh",
     "quantize/values.cuh",
+    "ragged/gather.cu",
+    "ragged/plan.cu",
+    "ragged/problem.cuh",
 ];
 
 /// The text of a file under `kernels/`.
@@ -78,10 +104,18 @@ pub(super) struct Source<'a> {
 impl<'a> Source<'a> {
     /// A file under `kernels/`.
     pub(super) fn embedded(name: &'a str) -> Result<Source<'a>> {
-        let text = find(EMBEDDED, name).ok_or_else(|| {
+        Self::embedded_with(name, std::iter::empty())
+    }
+
+    /// The same where these files stand for those of their names.
+    pub(super) fn embedded_with(name: &'a str, own: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Source<'a>> {
+        let mut table: Vec<(&str, &str)> = own.collect();
+        // What is found first counts.
+        table.extend(EMBEDDED);
+        let text = find(&table, name).ok_or_else(|| {
             suggest::unknown("program.file", name, &EMBEDDED.iter().map(|(name, _)| *name).collect::<Vec<_>>())
         })?;
-        Self::gather(name, text, EMBEDDED)
+        Self::gather(name, text, &table)
     }
 
     /// A text of the caller's; its headers are those under `kernels/`.

@@ -5,7 +5,6 @@ use super::failure::outcome;
 use super::library::{driver_version, version_text};
 use super::memory::Buffer;
 use super::stream::Stream;
-use crate::cuda::arch::Arch;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 use std::ffi::{CStr, c_char};
@@ -13,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a device says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// Its place in the driver's list.
     pub ordinal: usize,
@@ -76,6 +76,7 @@ impl Device {
 
     /// Device 0, opened once per process.
     #[expect(clippy::should_implement_trait, reason = "a trait's default cannot fail, and this is the default device")]
+    #[doc(hidden)]
     pub fn default() -> Result<Device> {
         Device::open(0)
     }
@@ -91,11 +92,6 @@ impl Device {
         &self.info
     }
 
-    /// The architecture that kernels are compiled for on this device; an error where none are.
-    pub fn arch(&self) -> Result<Arch> {
-        supported_arch(&self.info)
-    }
-
     /// Why nothing more can be done with the device in this process; none while all is well.
     pub fn loss(&self) -> Option<Error> {
         self.context.loss()
@@ -107,11 +103,13 @@ impl Device {
     }
 
     /// Uninitialised device memory; too little left is [`Error::Unavailable`] with how much was asked and is left.
+    #[doc(hidden)]
     pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
         Buffer::new(self.context.clone(), bytes)
     }
 
     /// Its address on the PCI bus, such as `00000000:3B:00.0`, by which the driver's other libraries know it.
+    #[doc(hidden)]
     pub fn pci_bus_id(&self) -> Result<String> {
         let mut text: [c_char; 32] = [0; 32];
         let device = handle(self.info.ordinal)?;
@@ -123,6 +121,7 @@ impl Device {
     }
 
     /// How much device memory is left.
+    #[doc(hidden)]
     pub fn memory(&self) -> Result<MemoryInfo> {
         let (free_bytes, total_bytes) = super::memory::free_and_total_bytes(&self.context)?;
         Ok(MemoryInfo { free_bytes, total_bytes })
@@ -200,46 +199,9 @@ fn describe(ordinal: usize, device: CUdevice, driver: i32) -> Result<DeviceInfo>
     })
 }
 
-fn supported_arch(info: &DeviceInfo) -> Result<Arch> {
-    let (major, minor) = info.capability;
-    Arch::of_capability(major, minor).ok_or_else(|| {
-        Error::unavailable(
-            format!("CUDA on {}", info.name),
-            format!(
-                "its compute capability is {major}.{minor}, and kernels are compiled for {}",
-                Arch::NAMES.join(", ")
-            ),
-            "use the cpu kernel, or another device",
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn info(capability: (i32, i32)) -> DeviceInfo {
-        DeviceInfo {
-            ordinal: 0,
-            name: "NVIDIA A100".into(),
-            capability,
-            multiprocessors: 108,
-            memory_bytes: 40 << 30,
-            l2_bytes: 40 << 20,
-            max_shared_bytes: 163 << 10,
-            clock_khz: 1_410_000,
-            memory_clock_khz: 0,
-            memory_bus_bits: 0,
-            driver: "13.0".into(),
-        }
-    }
-
-    #[test]
-    fn an_architecture_without_kernels_is_named() {
-        assert_eq!(supported_arch(&info((9, 0))), Ok(Arch::Sm90));
-        let error = supported_arch(&info((8, 0))).unwrap_err().to_string();
-        assert!(error.starts_with("CUDA on NVIDIA A100 is not available: its compute capability is 8.0"), "{error}");
-    }
 
     #[test]
     fn an_ordinal_that_is_not_there_is_refused() {

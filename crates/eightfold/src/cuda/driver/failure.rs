@@ -8,6 +8,11 @@ pub(super) fn name(result: CUresult) -> String {
     format!("{result:?}")
 }
 
+/// Codes that the bindings of CUDA 12 lack, which the feature `cuda-13000` can be turned off for, by number.
+const CALL_REQUIRES_NEWER_DRIVER: u32 = 36;
+const TENSOR_MEMORY_LEAK: u32 = 721;
+const CONTAINED: u32 = 226;
+
 /// Whether the context is beyond use after this error.
 pub(super) fn destroys_context(result: CUresult) -> bool {
     use CUresult::*;
@@ -22,15 +27,13 @@ pub(super) fn destroys_context(result: CUresult) -> bool {
             | CUDA_ERROR_INVALID_ADDRESS_SPACE
             | CUDA_ERROR_INVALID_PC
             | CUDA_ERROR_LAUNCH_FAILED
-            | CUDA_ERROR_TENSOR_MEMORY_LEAK
             | CUDA_ERROR_ECC_UNCORRECTABLE
             | CUDA_ERROR_NVLINK_UNCORRECTABLE
-            | CUDA_ERROR_CONTAINED
             | CUDA_ERROR_EXTERNAL_DEVICE
             | CUDA_ERROR_MPS_CLIENT_TERMINATED
             | CUDA_ERROR_CONTEXT_IS_DESTROYED
             | CUDA_ERROR_DEINITIALIZED
-    )
+    ) || matches!(result as u32, TENSOR_MEMORY_LEAK | CONTAINED)
 }
 
 /// The outcome of a driver call as this crate's error.
@@ -41,6 +44,13 @@ pub(super) fn outcome(call: &str, result: CUresult) -> Result<()> {
         return Ok(());
     }
     let name = name(result);
+    let cannot_load = || {
+        Err(Error::unavailable(
+            "CUDA",
+            format!("the driver cannot load what NVRTC compiled ({call}: {name})"),
+            "update the NVIDIA driver to the CUDA version of NVRTC or later, or use an NVRTC as old as the driver",
+        ))
+    };
     match result {
         CUDA_ERROR_NO_DEVICE => Err(Error::unavailable(
             "CUDA",
@@ -56,13 +66,9 @@ pub(super) fn outcome(call: &str, result: CUresult) -> Result<()> {
         | CUDA_ERROR_INVALID_IMAGE
         | CUDA_ERROR_INVALID_PTX
         | CUDA_ERROR_NO_BINARY_FOR_GPU
-        | CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER
         | CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
-        | CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => Err(Error::unavailable(
-            "CUDA",
-            format!("the driver cannot load what NVRTC compiled ({call}: {name})"),
-            "update the NVIDIA driver to the CUDA version of NVRTC or later, or use an NVRTC as old as the driver",
-        )),
+        | CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => cannot_load(),
+        _ if result as u32 == CALL_REQUIRES_NEWER_DRIVER => cannot_load(),
         CUDA_ERROR_OUT_OF_MEMORY => Err(Error::unavailable(
             "device memory",
             format!("{call} found too little of it ({name})"),
@@ -110,6 +116,17 @@ fn fix(result: CUresult) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "cuda-13000")]
+    #[test]
+    fn codes_by_number_are_those_of_the_bindings() {
+        let codes = [
+            CUresult::CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER,
+            CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+            CUresult::CUDA_ERROR_CONTAINED,
+        ];
+        assert_eq!(codes.map(|code| code as u32), [CALL_REQUIRES_NEWER_DRIVER, TENSOR_MEMORY_LEAK, CONTAINED]);
+    }
 
     #[test]
     fn a_failure_carries_the_call_the_name_and_the_fix() {

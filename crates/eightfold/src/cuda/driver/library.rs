@@ -3,7 +3,11 @@
 use super::failure::outcome;
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
+use libloading::Library;
 use std::sync::OnceLock;
+
+/// The library's names, in cudarc's order.
+const NAMES: &[&str] = if cfg!(windows) { &["cuda.dll", "nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
 /// The oldest driver whose interface is used, as the driver counts: 1000 · major + 10 · minor.
 const OLDEST_DRIVER: i32 = 12_040;
@@ -51,15 +55,20 @@ fn check_version(version: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether the driver's library, and not another of its name, can be loaded: cudarc panics where it cannot.
-fn is_driver_present() -> bool {
+/// The driver's library, held for the rest of the process; none where it cannot be loaded. It is loaded by the names that cudarc
+/// tries, here and not there: cudarc panics where it is missing, and has no library to ask where it is linked (as candle does).
+pub(super) fn library() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     // SAFETY: loading runs the library's initialisers; libcuda is made to be loaded by any process.
-    if !unsafe { sys::is_culib_present() } {
-        return false;
-    }
-    // SAFETY: the library was loaded above, so it loads again; the symbols are looked up and not called.
+    let load = |name: &&str| unsafe { Library::new(*name) }.ok();
+    LIBRARY.get_or_init(|| NAMES.iter().find_map(load)).as_ref()
+}
+
+/// Whether the driver's library, and not another of its name, can be loaded.
+fn is_driver_present() -> bool {
+    let Some(library) = library() else { return false };
+    // SAFETY: the symbols are looked up and not called.
     unsafe {
-        let library = sys::culib();
         library.get::<unsafe extern "C" fn()>(b"cuInit\0").is_ok()
             && library.get::<unsafe extern "C" fn()>(b"cuDriverGetVersion\0").is_ok()
     }

@@ -29,6 +29,8 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for u32 {}
 // SAFETY: an integer has no padding, and every pattern is a value.
 unsafe impl Plain for i32 {}
+// SAFETY: an integer has no padding, and every pattern is a value.
+unsafe impl Plain for i64 {}
 // SAFETY: a float has no padding, and every pattern is a value.
 unsafe impl Plain for f32 {}
 // SAFETY: a transparent wrapper of `u16`.

@@ -1,4 +1,4 @@
-//! The CUDA driver behind a thin, safe layer: device, memory, streams, events, graphs, modules.
+//! The CUDA driver behind a thin, safe layer: devices and streams.
 //!
 //! Every call enters the device's primary context for as long as it lasts, so any thread may use any object, and a
 //! caller's own context is as it was afterwards. A failure carries CUDA's name for it
@@ -6,22 +6,20 @@
 //! says so and does nothing.
 
 mod context;
-mod device;
-mod event;
+pub(crate) mod device;
 mod failure;
-mod graph;
+mod growing;
 mod library;
-mod memory;
+pub(crate) mod memory;
 mod module;
 mod pointer;
 mod stream;
 mod tensor_map;
 
 pub(crate) use context::Context;
-pub use device::{Device, DeviceInfo, MemoryInfo};
-pub use event::Event;
-pub use graph::Graph;
-pub use memory::Buffer;
+pub use device::{Device, DeviceInfo};
+pub(crate) use growing::Growing;
+pub(crate) use memory::Buffer;
 pub(crate) use memory::{Plain, download, fill};
 pub(crate) use module::{Function, Grid, Module};
 pub(crate) use pointer::{ALIGNMENT_BYTES, check_pointer};

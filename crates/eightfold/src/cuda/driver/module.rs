@@ -3,7 +3,6 @@
 use super::context::Context;
 use super::device::Device;
 use super::stream::Stream;
-use crate::cuda::compile::Cubin;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -47,11 +46,12 @@ pub(crate) struct Grid {
 }
 
 impl Module {
-    pub(crate) fn load(device: &Device, cubin: &Cubin) -> Result<Arc<Module>> {
+    /// Loads a whole ELF file.
+    pub(crate) fn load(device: &Device, image: &[u8]) -> Result<Arc<Module>> {
         let context = device.context().clone();
         let mut raw = ptr::null_mut();
         // SAFETY: the image is a whole ELF file that outlives the call, and so does `raw`.
-        context.call("cuModuleLoadData", || unsafe { sys::cuModuleLoadData(&mut raw, cubin.image.as_ptr().cast()) })?;
+        context.call("cuModuleLoadData", || unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
         Ok(Arc::new(Module { context, raw }))
     }
 
@@ -142,6 +142,19 @@ impl Function {
         });
         // SAFETY: the caller's word.
         unsafe { self.launch_with(stream, grid, argument, early) }
+    }
+
+    /// The same with nothing but the driver's call: the function's context must be the thread's current one, or the call fails.
+    ///
+    /// # Safety
+    /// As for [`Function::launch`].
+    pub(crate) unsafe fn launch_alone(&self, stream: &Stream, grid: Grid, argument: *const c_void) -> Result<()> {
+        let mut parameters = [argument.cast_mut()];
+        let config = config(grid, stream.raw(), &mut []);
+        // SAFETY: function and stream are alive; the argument is copied during the call, by the caller's word as large as the
+        // kernel's one parameter.
+        let result = unsafe { sys::cuLaunchKernelEx(&config, self.raw, parameters.as_mut_ptr(), ptr::null_mut()) };
+        self.module.context.check("cuLaunchKernelEx", result)
     }
 
     /// # Safety

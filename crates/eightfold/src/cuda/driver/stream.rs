@@ -2,9 +2,7 @@
 
 use super::context::Context;
 use super::device::Device;
-use super::event::Event;
-use super::graph::Graph;
-use crate::cuda::workspace::Growing;
+use super::growing::Growing;
 use crate::error::Result;
 use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 use std::ffi::c_void;
@@ -17,7 +15,7 @@ pub struct Stream {
     device: Device,
     raw: CUstream,
     owned: bool,
-    workspace: Mutex<Growing>,
+    memory: Mutex<Growing>,
 }
 
 // SAFETY: the driver's functions may be called from any thread; the handle is a name, never dereferenced here.
@@ -32,7 +30,7 @@ impl Stream {
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: `raw` outlives the call.
         device.context().call("cuStreamCreate", || unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
-        Ok(Stream { device: device.clone(), raw, owned: true, workspace: Mutex::default() })
+        Ok(Stream { device: device.clone(), raw, owned: true, memory: Mutex::default() })
     }
 
     /// A caller's stream, such as `torch.cuda.current_stream().cuda_stream`; null is the default stream.
@@ -40,7 +38,7 @@ impl Stream {
     /// # Safety
     /// It must be a stream of this device's primary context and live as long as the value; it is not destroyed.
     pub unsafe fn from_raw(device: &Device, raw: *mut c_void) -> Stream {
-        Stream { device: device.clone(), raw: raw.cast(), owned: false, workspace: Mutex::default() }
+        Stream { device: device.clone(), raw: raw.cast(), owned: false, memory: Mutex::default() }
     }
 
     /// The device.
@@ -59,24 +57,9 @@ impl Stream {
         self.context().call("cuStreamSynchronize", || unsafe { sys::cuStreamSynchronize(self.raw) })
     }
 
-    /// A new event, recorded in this stream now.
-    pub fn record(&self) -> Result<Event> {
-        let event = Event::new(self.context().clone())?;
-        event.record(self)?;
-        Ok(event)
-    }
-
-    /// Records what the closure puts into this stream, without running it, as a graph.
-    ///
-    /// Only launches may be captured: what allocates, uploads or waits must come before. The graph keeps none of what the
-    /// launches use: see [`Graph::launch`].
-    pub fn capture(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Graph> {
-        Graph::capture(self, work)
-    }
-
-    /// The workspace of launches that bring none: theirs as long as the lock is held, and in the stream's order after.
-    pub(crate) fn workspace(&self) -> MutexGuard<'_, Growing> {
-        self.workspace.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Memory for launches that bring none: theirs as long as the lock is held, and in the stream's order after.
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Growing> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn raw(&self) -> CUstream {

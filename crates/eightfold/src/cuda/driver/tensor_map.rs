@@ -1,4 +1,4 @@
-//! Tensor maps: how the copy engine of a Hopper device walks through a tensor.
+//! Tensor maps: how TMA of a Hopper device walks through a tensor.
 
 use super::context::Context;
 use crate::error::{Error, Result};
@@ -95,12 +95,12 @@ impl Walk {
             *stride = self.strides[index] as u64;
             let fix = "lay the tensor out as bhsd, each head and each sequence in memory of its own";
             if *stride == 0 {
-                let reason = "a stride of 0 repeats a head or a sequence, which the copy engine cannot do";
+                let reason = "a stride of 0 repeats a head or a sequence, which TMA cannot do";
                 return Err(Error::invalid(name, reason, fix));
             }
             if *stride >= MOST_STRIDE_BYTES || !stride.is_multiple_of(STRIDE_BYTES) {
                 let reason = format!(
-                    "the copy engine cannot follow a stride of {stride} bytes: it must be a multiple of \
+                    "TMA cannot follow a stride of {stride} bytes: it must be a multiple of \
                      {STRIDE_BYTES} below 2^40"
                 );
                 return Err(Error::invalid(name, reason, fix));

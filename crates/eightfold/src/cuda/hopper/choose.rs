@@ -2,14 +2,14 @@
 
 use super::accuracy::with_exact_weights;
 use super::config::{Config, Grid, Keys, Launch, Share, SplitKeys, Sums, Weights};
-use super::launch::work::{Cut, tiles_of_queries};
-use super::rules::{MOST_UNPROMOTED_KEYS, fits_f16};
+use super::launch::tiling::{Tiling, tiles_of_queries};
+use super::rules::{MOST_UNPROMOTED_KEYS, caps_in_f16, check_keys, check_share, fits_f16, keys_at_once};
 use super::stages;
+use crate::cuda::Arch;
+use crate::cuda::family::{Reason, Why, check_scales};
 use crate::operands::Operands;
-use crate::problem::{Accuracy, Mask, Problem, Shape};
-use crate::quantize::SMALL_CODES;
-use crate::tensor::Fp8Format;
-use std::fmt;
+use crate::problem::{Accuracy, Mask, Problem};
+use crate::tensor::{Fp8Format, Layout};
 
 /// Keys from which on it pays that blocks share them: less is over before the parts are added up.
 const MANY_KEYS: usize = 1024;
@@ -23,30 +23,11 @@ const MOST_PAIRED_CODES: usize = 512 * 64;
 /// Why keys come at once and no more.
 const AT_ONCE: &str = "few keys: all at once";
 
+/// Keys that a window shows a tile of queries, up to which it pays that tiles of keys are small.
+const NARROW_WINDOW: usize = 2048;
+
 /// What a tile of 128 queries computes in the time in which one of 192 computes its own, for each query.
 const SHORTER_TILE_RATE: f64 = 0.85;
-
-/// Why a config was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reason {
-    asked: Accuracy,
-    by_size: &'static str,
-    more_exact: bool,
-    wide_codes: bool,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.asked, self.by_size)?;
-        if self.more_exact {
-            f.write_str("; more weights exact, because keys are many")?;
-        }
-        if self.wide_codes {
-            f.write_str("; scores in f32, because sums of these codes may not fit f16")?;
-        }
-        Ok(())
-    }
-}
 
 /// The config for a problem with tensors like these on a device of this many multiprocessors, and why: as measured on an
 /// H200, which has 132.
@@ -54,23 +35,61 @@ pub fn choose(problem: &Problem, operands: &Operands, multiprocessors: usize) ->
     let stage = stages::of(problem.accuracy()).at_problem(problem);
     let (config, by_size) = by_size(problem, operands, stage, multiprocessors);
     let exact = with_exact_weights(config, problem);
-    let reason = Reason { asked: problem.accuracy(), by_size, more_exact: exact != config, wide_codes: false };
-    match is_narrow(problem, operands) {
+    let more = if exact == config { "" } else { "more weights exact, because keys are many" };
+    let reason = Reason([Accuracy::NAMES[problem.accuracy() as usize], by_size, more, ""]);
+    let (config, why) = match is_narrow(problem, operands) {
+        _ if problem.input_format() == Fp8Format::Int8 => {
+            let why = "scores in s32, because products of int8 are whole numbers";
+            (stages::in_s32(exact, operands.v.centred), Reason([reason.0[0], by_size, more, why]))
+        }
         true => (exact, reason),
-        false => (stages::in_f32(exact), Reason { wide_codes: true, ..reason }),
+        false => {
+            let capped = "scores in f32, because f16 is too coarse for their bound";
+            let wide = "scores in f32, because sums of these codes may not fit f16";
+            let why = if caps_in_f16(problem.accuracy(), problem) { wide } else { capped };
+            (stages::in_f32(exact), Reason([reason.0[0], by_size, more, why]))
+        }
+    };
+    let widest = stages::widest(problem);
+    let config = stages::for_wide_heads(config, widest);
+    (if problem.softcap().is_some() { stages::for_capped_scores(config, widest) } else { config }, why)
+}
+
+/// The chosen config, then smaller tiles for scales that change within its own. Nothing on a device of another kind, unless it
+/// is for the kernel to say so: nothing else reads V in its layout.
+pub(super) fn candidates(
+    problem: &Problem,
+    operands: &Operands,
+    arch: Arch,
+    multiprocessors: usize,
+) -> Vec<(Config, Why, Reason)> {
+    if super::target(arch).is_err() && operands.v.layout != Layout::Packed {
+        return Vec::new();
     }
+    let (best, reason) = choose(problem, operands, multiprocessors);
+    let smaller = |tile_keys: usize| {
+        let config = Config {
+            tile_keys,
+            flight: best.flight.min(tile_keys / 32),
+            stages: best.stages.max(2),
+            ..best.streamed()
+        };
+        (config, Why::OddTensors, Reason::new("for scales that change within larger tiles"))
+    };
+    vec![(best, Why::Best, reason), smaller(128), smaller(64)]
 }
 
 /// Whether scores of these codes fit f16.
 fn is_narrow(problem: &Problem, operands: &Operands) -> bool {
-    problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands)
+    problem.input_format() == Fp8Format::E4m3 && fits_f16(problem, operands) && caps_in_f16(problem.accuracy(), problem)
 }
 
 /// The config for scores in f16, also where they are to be in f32.
 fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors: usize) -> (Config, &'static str) {
-    let Shape { key_len, head_dim, .. } = problem.shape();
     // Blocks of short tiles are over so soon that it counts when the next launch's start.
     let short = Config { warpgroups: 1, promote: 0, sums: Sums::Registers, launch: Launch::Dependent, ..base };
+    let head_dim = stages::widest(problem);
+    let key_len = problem.most_visible_to(short.tile_queries());
     if let Some(chosen) = all_at_once(problem, operands, short, multiprocessors) {
         return chosen;
     }
@@ -81,12 +100,16 @@ fn by_size(problem: &Problem, operands: &Operands, base: Config, multiprocessors
     }
     if 2 * units <= multiprocessors && key_len >= MANY_KEYS {
         let split = Config { tile_keys: 128, stages: 2, flight: 4, split_keys: SplitKeys::On, ..short };
-        let is_short = |cut: Cut| cut.keys_of_part(&split) <= MOST_UNPROMOTED_KEYS;
-        let config = match Cut::new(problem, &split, multiprocessors).is_ok_and(is_short) {
+        let is_short = |tiling: Tiling| tiling.keys_of_part(&split) <= MOST_UNPROMOTED_KEYS;
+        let config = match Tiling::new(problem, &split, multiprocessors).is_ok_and(is_short) {
             true => split,
             false => promoted(split, head_dim),
         };
         return (config, "few queries and many keys: blocks share the keys");
+    }
+    if key_len < problem.shape().key_len.min(NARROW_WINDOW) {
+        let config = Config { tile_keys: 128, launch: Launch::Dependent, ..base };
+        return (config, "a window: small tiles of keys, of which it leaves little empty (not measured on a device)");
     }
     if units <= multiprocessors {
         let config = promoted(Config { tile_keys: 256, stages: 2, flight: 4, ..short }, head_dim);
@@ -119,17 +142,30 @@ fn all_at_once(
     short: Config,
     multiprocessors: usize,
 ) -> Option<(Config, &'static str)> {
-    let Shape { key_len, head_dim, .. } = problem.shape();
+    if problem.input_format() == Fp8Format::Int8 {
+        return None;
+    }
+    let head_dim = stages::widest(problem);
+    let key_len = keys_at_once(&short, problem);
     let tile_keys = [64, 128, 192, 256, MOST_KEYS_AT_ONCE].into_iter().find(|keys| key_len <= *keys)?;
     let flight = if tile_keys == 64 { 2 } else { 4 };
     let config = Config { tile_keys, stages: 1, flight, keys: Keys::AtOnce, ..short };
-    config.check_scales(operands).ok()?;
-    if !is_narrow(problem, operands) && tile_keys > 256 {
-        // Scores in f32 take twice the registers: there is no room for more.
+    check_scales(tile_keys, operands).ok()?;
+    check_keys(&config, problem, operands).ok()?;
+    // Scores in f32 take twice the registers, and to cap them takes some more.
+    let most_keys = match (is_narrow(problem, operands), problem.softcap().is_some()) {
+        (true, false) => MOST_KEYS_AT_ONCE,
+        (true, true) | (false, false) => 256,
+        (false, true) => 128,
+    };
+    if tile_keys > most_keys {
         return None;
     }
     let rounds = tiles_of_queries(problem, &config).div_ceil(multiprocessors);
     if tile_keys * head_dim <= MOST_PAIRED_CODES {
+        if key_len < problem.shape().key_len && tile_keys < MOST_KEYS_AT_ONCE {
+            return Some((config, "a narrow window: its keys at once (not measured on a device)"));
+        }
         // With more rounds the streamed kernel, which reads K and V less often, catches up; not where most of its tiles of
         // keys would be empty.
         let pays = rounds <= 4 || key_len <= 128;
@@ -140,7 +176,7 @@ fn all_at_once(
     let tall = Config { warpgroups: 2, ..config };
     let tall_rounds = tiles_of_queries(problem, &tall).div_ceil(multiprocessors);
     let most_rounds = if problem.mask() == Mask::None { 2 } else { 1 };
-    if tall_rounds < rounds && tall_rounds <= most_rounds {
+    if tall_rounds < rounds && tall_rounds <= most_rounds && keys_at_once(&tall, problem) <= tile_keys {
         return Some((tall, "few keys: all at once, for two warpgroups where blocks of one would take more rounds"));
     }
     (rounds <= 2).then_some((config, AT_ONCE))
@@ -151,7 +187,7 @@ fn all_at_once(
 fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiprocessors: usize) -> (Config, &'static str) {
     let units = tiles_of_queries(problem, &config);
     let rounds = units.div_ceil(multiprocessors);
-    let codes = config.tile_keys * problem.shape().head_dim;
+    let codes = config.tile_keys * stages::widest(problem);
     let have_room = match rounds {
         1 => 2 * units > multiprocessors,
         // Four blocks to a multiprocessor, of which scores in f32 would fill the registers.
@@ -163,7 +199,7 @@ fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiproces
     }
     let filled = Config { grid: Grid::Rounds, ..config };
     let paired = Config { share: Share::Values, ..filled };
-    if paired.check().and_then(|()| paired.check_share(problem)).is_ok() {
+    if paired.check().and_then(|()| check_share(&paired, problem)).is_ok() {
         (paired, "few keys: all at once, V for two blocks of a head together, in whole rounds of blocks")
     } else if 4 * units > 3 * rounds * multiprocessors {
         (filled, "few keys: all at once, in whole rounds of blocks")
@@ -172,55 +208,10 @@ fn in_rounds(config: Config, problem: &Problem, operands: &Operands, multiproces
     }
 }
 
-/// What is chosen where no stage fits, by when it is: few keys, also in whole rounds and for two warpgroups, large causal
-/// problems, and few heads, for every accuracy; few queries; many keys; codes of wide range.
-pub fn others(head_dim: usize, mask: Mask) -> Vec<(String, Config)> {
-    /// Multiprocessors of an H200.
-    const MULTIPROCESSORS: usize = 132;
-    let chosen = |shape: Shape, accuracy: Accuracy, largest_code: f32| {
-        let problem = Problem::new(shape).ok()?.with_mask(mask).with_accuracy(accuracy);
-        let mut operands = Operands::assumed(&problem);
-        operands.k.largest_code = largest_code;
-        Some(choose(&problem, &operands, MULTIPROCESSORS).0)
-    };
-    let of_every_accuracy = |when: &str, shape: Shape| {
-        let named = |word: &Accuracy| (format!("{word}, {when}"), chosen(shape, *word, SMALL_CODES));
-        Accuracy::ALL.iter().map(named).collect::<Vec<_>>()
-    };
-    let large = Shape::new(4, 16, 4096, head_dim);
-    // Under the mask, the second half of a prompt: each of its queries sees many keys.
-    let later = |batch, heads, len| {
-        let key_len = if mask == Mask::Causal { 2 * len } else { len };
-        Shape { key_len, ..Shape::new(batch, heads, len, head_dim) }
-    };
-    let many = later(2, 16, 16384);
-    let decode = Shape { kv_heads: 4, query_len: 1, key_len: 8192, ..Shape::new(1, 32, 1, head_dim) };
-    let mut others = of_every_accuracy("few keys", Shape::new(1, 8, MOST_KEYS_AT_ONCE, head_dim));
-    let len = MOST_PAIRED_CODES / head_dim;
-    others.extend(of_every_accuracy("few keys in rounds", Shape::new(1, 8192 / len, len, head_dim))); // 128 blocks
-    if MOST_KEYS_AT_ONCE * head_dim > MOST_PAIRED_CODES {
-        others.extend(of_every_accuracy("few keys for two", Shape::new(1, 32, MOST_KEYS_AT_ONCE, head_dim)));
-    }
-    if mask == Mask::Causal {
-        others.extend(of_every_accuracy("starting early", large));
-    }
-    others.extend(of_every_accuracy("few heads", later(1, 2, 8192)));
-    others.extend(of_every_accuracy("one head", later(1, 1, 8192)));
-    others.extend([
-        ("fast, one key".into(), chosen(Shape::new(1, 8, 1, head_dim), Accuracy::Fast, SMALL_CODES)),
-        ("fast, few queries".into(), chosen(decode, Accuracy::Fast, SMALL_CODES)),
-        ("fast, many keys".into(), chosen(many, Accuracy::Fast, SMALL_CODES)),
-        ("exact-exp, many keys".into(), chosen(many, Accuracy::ExactExp, SMALL_CODES)),
-        ("fast, wide codes".into(), chosen(large, Accuracy::Fast, 448.0)),
-        ("fast, wide codes, few keys".into(), chosen(Shape::new(1, 8, 256, head_dim), Accuracy::Fast, 448.0)),
-    ]);
-    others.into_iter().filter_map(|(name, config): (String, _)| Some((name, config?))).collect()
-}
-
 /// The same with sums promoted every 512 keys: at 64 channels there are registers for them, unless weights have two parts.
 fn promoted(config: Config, head_dim: usize) -> Config {
     let sums = match (head_dim, config.weights) {
-        (64, Weights::Fp8) => Sums::Registers,
+        (..=64, Weights::Fp8) => Sums::Registers,
         _ => Sums::Shared,
     };
     Config { promote: 512, sums, ..config }
@@ -229,8 +220,9 @@ fn promoted(config: Config, head_dim: usize) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::Arch;
     use crate::cuda::hopper::Scores;
+    use crate::problem::{Shape, Window};
+    use crate::tensor::Granularity;
 
     fn planned(shape: Shape, accuracy: Accuracy) -> (Config, Reason) {
         let problem = Problem::new(shape).unwrap().with_accuracy(accuracy);
@@ -350,19 +342,86 @@ mod tests {
     }
 
     #[test]
+    fn products_of_int8_are_summed_in_s32() {
+        for accuracy in Accuracy::ALL {
+            for (heads, len, head_dim) in [(8, 32, 64), (16, 512, 64), (64, 4096, 128), (1, 65536, 128), (4, 2048, 192)]
+            {
+                for mask in [Mask::None, Mask::Causal] {
+                    let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_mask(mask);
+                    let problem = problem.with_accuracy(*accuracy).with_input_format(Fp8Format::Int8);
+                    let mut operands = Operands::assumed(&problem);
+                    let (config, reason) = choose(&problem, &operands, 132);
+                    assert_eq!((config.scores, config.keys, config.promote), (Scores::S32, Keys::Streamed, 0));
+                    assert_eq!(config.accuracy(), *accuracy);
+                    assert!(reason.to_string().contains("products of int8"), "{reason}");
+                    let checked = crate::cuda::Config::from(config);
+                    checked.check_problem(&problem, &operands, Arch::Sm90).unwrap();
+                    // V with a mean needs its sums promoted, for which there is room beside fewer keys.
+                    operands.v.centred = false;
+                    let config = choose(&problem, &operands, 132).0;
+                    assert!(config.promote == 0 || config.tile_keys <= 128, "{config}");
+                    crate::cuda::Config::from(config).check_problem(&problem, &operands, Arch::Sm90).unwrap();
+                }
+            }
+        }
+        let capped = Problem::new(Shape::new(1, 2, 512, 64)).unwrap().with_input_format(Fp8Format::Int8);
+        let capped = capped.with_softcap(30.0).unwrap();
+        let operands = Operands::assumed(&capped);
+        let config = crate::cuda::Config::from(choose(&capped, &operands, 132).0);
+        let refused = config.check_problem(&capped, &operands, Arch::Sm90).unwrap_err().to_string();
+        assert!(refused.starts_with("softcap: the hopper kernel caps no scores of int8"), "{refused}");
+    }
+
+    #[test]
+    fn keys_behind_a_narrow_window_come_at_once_or_in_small_tiles() {
+        let problem = |head_dim, left| {
+            let shape = Shape::new(1, 64, 8192, head_dim).with_kv_heads(8);
+            Problem::new(shape).unwrap().causal().with_window(Window::new(Some(left), None)).with_sinks()
+        };
+        let of = |problem: &Problem| choose(problem, &Operands::assumed(problem), 132);
+        let (narrow, reason) = of(&problem(64, 127));
+        assert_eq!((narrow.keys, narrow.tile_keys, narrow.warpgroups), (Keys::AtOnce, 192, 1));
+        assert!(reason.to_string().contains("not measured"), "{reason}");
+        assert_eq!(of(&problem(128, 129)).0.tile_keys, 256);
+        let (wider, _) = of(&problem(64, 1000));
+        assert_eq!((wider.keys, wider.tile_keys), (Keys::Streamed, 128));
+        assert_eq!(of(&problem(64, 5000)).0.tile_keys, 256);
+        // Blocks of scales within the window's keys.
+        let mut operands = Operands::assumed(&problem(64, 127));
+        operands.k.granularity = Granularity::Block { rows: 256 };
+        assert_eq!(choose(&problem(64, 127), &operands, 132).0.keys, Keys::Streamed);
+        let decode = Problem::new(Shape { query_len: 1, ..problem(64, 127).shape() }).unwrap();
+        let decode = decode.with_window(Window::new(Some(4000), Some(0)));
+        assert_eq!(of(&decode).0.split_keys, SplitKeys::On);
+    }
+
+    #[test]
     fn whatever_is_chosen_can_run() {
         for accuracy in Accuracy::ALL {
-            for head_dim in [64, 128] {
+            for head_dim in [8, 64, 80, 96, 128, 136, 192, 256] {
                 for (heads, len) in
                     [(1, 1), (8, 32), (8, 65), (8, 129), (8, 512), (16, 512), (1, 5000), (2, 65536), (64, 4096)]
                 {
                     let problem = Problem::new(Shape::new(1, heads, len, head_dim)).unwrap().with_accuracy(*accuracy);
-                    for (mask, largest_code) in [(Mask::None, 16.0), (Mask::Causal, 16.0), (Mask::None, 448.0)] {
-                        let problem = problem.with_mask(mask);
-                        let mut operands = Operands::assumed(&problem);
-                        operands.k.largest_code = largest_code;
-                        let (config, _) = choose(&problem, &operands, 132);
-                        config.check_problem(&problem, &operands, Arch::Sm90).unwrap();
+                    let window = |left| Window::new(Some(left), Some(left / 2));
+                    for (mask, largest_code, window) in [
+                        (Mask::None, 16.0, Window::default()),
+                        (Mask::Causal, 16.0, Window::default()),
+                        (Mask::None, 448.0, Window::default()),
+                        (Mask::Causal, 16.0, window(127)),
+                        (Mask::None, 16.0, window(300)),
+                        (Mask::None, 448.0, window(1000)),
+                    ] {
+                        let problem = problem.with_mask(mask).with_window(window);
+                        let capped = problem.with_softcap(30.0).unwrap().with_sinks();
+                        for problem in [problem, capped, problem.with_value_dim(128).unwrap()] {
+                            let mut operands = Operands::assumed(&problem);
+                            operands.k.largest_code = largest_code;
+                            let (config, _) = choose(&problem, &operands, 132);
+                            let checked = crate::cuda::Config::from(config);
+                            checked.check_problem(&problem, &operands, Arch::Sm90).unwrap();
+                            assert!(config.accuracy() as usize >= *accuracy as usize, "{problem}: {config}");
+                        }
                     }
                 }
             }

@@ -1,15 +1,10 @@
-//! What rules bind the knobs of the hopper kernel: among themselves, and on a problem and a machine.
+//! What binds the hopper kernel on a problem and its tensors.
 
-use super::config::{Config, Grid, HEAD_DIMS, KNOBS, Keys, Launch, Scores, Share, SplitKeys, Sums, Weights};
-use crate::cuda::{Arch, Operands};
+use super::config::{Config, Keys, Scores, Share, SplitKeys};
+use crate::cuda::Operands;
 use crate::error::{Error, Result};
-use crate::problem::{Mask, Problem};
-use crate::tensor::Granularity;
-
-/// Keys of one step of the value product.
-const STEP_KEYS: usize = 32;
-/// The most keys of a line of V in shared memory; blocks share whole lines.
-const LINE_KEYS: usize = 128;
+use crate::problem::{Accuracy, Mask, Problem, Shape, Window};
+use crate::tensor::{Fp8Format, Granularity};
 
 /// The largest number of f16.
 const LARGEST_F16: f32 = 65504.0;
@@ -18,217 +13,150 @@ const LARGEST_F16: f32 = 65504.0;
 /// what lies below 2⁻¹³ of it, so that many equal terms are lost in their own sum.
 pub(super) const MOST_UNPROMOTED_KEYS: usize = 512;
 
-impl Config {
-    /// The rules between knobs, whatever the problem and the machine.
-    pub fn check(&self) -> Result<()> {
-        let numbers = [
-            ("warpgroups", self.warpgroups),
-            ("tile_keys", self.tile_keys),
-            ("stages", self.stages),
-            ("linear", self.linear),
-            ("promote", self.promote),
-            ("flight", self.flight),
-        ];
-        for (name, value) in numbers {
-            let listed = KNOBS.iter().find(|knob| knob.name == name).map_or(&[][..], |knob| knob.values);
-            if !listed.iter().any(|text| text.parse() == Ok(value)) {
-                let reason = format!("{value} is not one of {}", listed.join(", "));
-                return Err(Error::invalid(name, reason, "choose one of them"));
-            }
-        }
-        if self.linear > 0 && self.scores != Scores::F16 {
-            return Err(Error::invalid(
-                "linear",
-                "the linear exponential is written for f16 scores",
-                "set scores=f16, or linear=0",
-            ));
-        }
-        if self.weights != Weights::Fp8 && self.linear > 0 {
-            return Err(Error::invalid(
-                "weights",
-                "two parts are for exact exponentials",
-                "set linear=0, or weights=fp8",
-            ));
-        }
-        if self.flight > self.tile_keys / STEP_KEYS {
-            return Err(Error::invalid(
-                "flight",
-                format!("{} steps of {STEP_KEYS} keys are more than a tile of {} has", self.flight, self.tile_keys),
-                format!("set {} or less, or a larger tile_keys", self.tile_keys / STEP_KEYS),
-            ));
-        }
-        self.check_keys()?;
-        if self.tile_keys > 256
-            && !(self.scores == Scores::F16
-                && (self.keys == Keys::AtOnce || (self.warpgroups == 1 && self.weights == Weights::Fp8)))
-        {
-            return Err(Error::invalid(
-                "tile_keys",
-                format!(
-                    "f16 scores of {} keys alone, streamed for one warpgroup with FP8 weights, leave registers",
-                    self.tile_keys
-                ),
-                "set scores=f16, and keys=at-once or warpgroups=1 and weights=fp8, or a smaller tile_keys",
-            ));
-        }
-        if self.warpgroups == 3 && self.scores == Scores::F32 && self.tile_keys > 128 {
-            return Err(Error::invalid(
-                "tile_keys",
-                format!(
-                    "f32 scores of {} keys leave too few of the 160 registers that three warpgroups have",
-                    self.tile_keys
-                ),
-                "set tile_keys=128, warpgroups=2, or scores=f16",
-            ));
-        }
-        if !self.promote.is_multiple_of(self.tile_keys) {
-            return Err(Error::invalid(
-                "promote",
-                format!("{} keys are not a multiple of tile_keys {}", self.promote, self.tile_keys),
-                "set a multiple, or a tile_keys that divides it",
-            ));
-        }
-        if self.promote == 0 && self.sums == Sums::Shared {
-            return Err(Error::invalid(
-                "sums",
-                "without promotion there are no sums to keep in shared memory",
-                "set sums=registers, or a promote above 0",
-            ));
-        }
-        Ok(())
-    }
+/// The most channels of a head whose keys come at once: what a thread copies lies on one line.
+pub(super) const MOST_CHANNELS_AT_ONCE: usize = 128;
 
-    /// With all keys at once there is one tile, and what is for several has no meaning.
-    fn check_keys(&self) -> Result<()> {
-        let one_tile =
-            self.warpgroups <= 2 && self.stages == 1 && self.promote == 0 && self.split_keys == SplitKeys::Off;
-        if self.keys == Keys::AtOnce && !one_tile {
-            return Err(Error::invalid(
-                "keys",
-                "all keys at once are one tile for one warpgroup or two, summed up once",
-                "set warpgroups=1 or 2, stages=1, promote=0, sums=registers and split_keys=off, or keys=streamed",
-            ));
-        }
-        if self.share != Share::Nothing && !(self.keys == Keys::AtOnce && self.tile_keys > LINE_KEYS) {
-            return Err(Error::invalid(
-                "share",
-                format!("blocks bring V for each other where all keys come at once, and more than {LINE_KEYS}"),
-                "set keys=at-once and a larger tile_keys, or share=nothing",
-            ));
-        }
-        if self.grid == Grid::Rounds && !(self.keys == Keys::AtOnce && self.launch == Launch::Dependent) {
-            return Err(Error::invalid(
-                "grid",
-                "blocks without work hold a place for the next launch, where all keys come at once and it starts early",
-                "set keys=at-once and launch=dependent, or grid=work",
-            ));
-        }
-        Ok(())
-    }
+/// The largest bound of scores that f16 can say in powers of two, with room.
+const MOST_BOUND_IN_F16: f32 = 16384.0;
 
-    /// Whether blocks that share V are in pairs, and see the same keys.
-    pub(super) fn check_share(&self, problem: &Problem) -> Result<()> {
-        let tiles = problem.shape().query_len.div_ceil(self.tile_queries());
-        let reason = if self.share == Share::Values && problem.mask() == Mask::Causal {
-            "blocks see other keys each under the causal mask".into()
-        } else if !tiles.is_multiple_of(self.cluster()) {
-            format!("an odd number of tiles of {} queries, {tiles}, makes no pairs of blocks", self.tile_queries())
-        } else {
-            return Ok(());
-        };
-        Err(Error::invalid("share", reason, "set share=nothing"))
-    }
-
-    /// Whether no scale of K or V changes within a tile.
-    pub(super) fn check_scales(&self, operands: &Operands) -> Result<()> {
-        for (name, granularity) in [("k scales", operands.k.granularity), ("v scales", operands.v.granularity)] {
-            if let Granularity::Block { rows } = granularity
-                && !rows.is_multiple_of(self.tile_keys)
-            {
-                return Err(Error::invalid(
-                    name,
-                    format!("a scale for every {rows} rows changes within a tile of {} keys", self.tile_keys),
-                    "quantise in blocks of a multiple of 256 rows, set a smaller tile_keys that divides them, or use the cpu kernel",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a kernel of this config can compute the problem with tensors like these, on this architecture.
-    pub fn check_problem(&self, problem: &Problem, operands: &Operands, arch: Arch) -> Result<()> {
-        self.check()?;
-        super::target(arch)?;
-        let head_dim = problem.shape().head_dim;
-        if !HEAD_DIMS.contains(&head_dim) {
-            return Err(Error::invalid(
-                "head_dim",
-                format!("{head_dim} is not one of {HEAD_DIMS:?}, for which the hopper kernel is written"),
-                "pad each head with zeros, or use the cpu kernel",
-            ));
-        }
-        self.check_scales(operands)?;
-        let key_len = problem.shape().key_len;
-        if self.keys == Keys::AtOnce && key_len > self.tile_keys {
-            return Err(Error::invalid(
-                "keys",
-                format!("{key_len} keys do not fit into one tile of {}", self.tile_keys),
-                "set a larger tile_keys, or keys=streamed",
-            ));
-        }
-        self.check_share(problem)?;
-        let (queries, keys) = (operands.q.largest_code, operands.k.largest_code);
-        if self.scores == Scores::F16 && !fits_f16(problem, operands) {
-            return Err(Error::invalid(
-                "scores",
-                format!(
-                    "codes of Q up to {queries} times codes of K up to {keys} over {head_dim} channels may sum to more \
-                     than the {LARGEST_F16} of f16"
-                ),
-                "quantise Q and K with largest code 16 (Quantizer::with_largest_code), or set scores=f32 and linear=0",
-            ));
-        }
+/// Whether the kernel can compute the problem with tensors like these, beyond what binds every family.
+pub(super) fn check_operands(config: &Config, problem: &Problem, operands: &Operands) -> Result<()> {
+    check_keys(config, problem, operands)?;
+    check_share(config, problem)?;
+    check_scores(config, problem, operands)?;
+    match config.split_keys {
+        SplitKeys::Off => check_sums(config, problem.most_visible_to(1), operands),
         // How long the parts of split keys are is known at launch.
-        if self.split_keys == SplitKeys::Off {
-            self.check_sums(key_len, operands)?;
-        }
-        if self.tile_keys > 256 && head_dim > 64 && self.keys == Keys::Streamed {
-            return Err(Error::invalid(
-                "tile_keys",
-                format!("scores of {} keys and sums of {head_dim} channels are too many registers", self.tile_keys),
-                "set tile_keys=256, or keys=at-once",
-            ));
-        }
-        let bytes = super::shared_bytes(self, head_dim);
-        if bytes > Arch::Sm90a.max_shared_bytes() {
-            return Err(Error::invalid(
-                "tile_keys",
-                format!(
-                    "the tiles of {self} need {bytes} bytes of shared memory at head dim {head_dim}, and a block has {} \
-                     on {}",
-                    Arch::Sm90a.max_shared_bytes(),
-                    Arch::Sm90a
-                ),
-                "set a smaller tile_keys, fewer warpgroups or stages, or sums=registers",
-            ));
-        }
-        Ok(())
+        SplitKeys::On => Ok(()),
     }
+}
 
-    /// Whether sums over this many keys may be left to the tensor cores.
-    pub(super) fn check_sums(&self, keys: usize, operands: &Operands) -> Result<()> {
-        if self.promote == 0 && keys > MOST_UNPROMOTED_KEYS && !operands.v.centred {
-            return Err(Error::invalid(
-                "promote",
-                format!(
-                    "FP8 tensor cores lose small terms in long sums: beyond {MOST_UNPROMOTED_KEYS} keys, and there are \
-                     {keys}, V with a mean comes out wrong"
-                ),
-                "set promote=512, or quantise V centred",
-            ));
-        }
-        Ok(())
+/// The keys that a tile must have room for where those of a tile of queries come at once: what its queries see, and what lies
+/// behind up to a multiple of 64 keys, where the tile ends.
+pub(super) fn keys_at_once(config: &Config, problem: &Problem) -> usize {
+    const ALIGNMENT: usize = 64;
+    let Shape { query_len, key_len, .. } = problem.shape();
+    let queries = config.tile_queries().min(query_len);
+    let seen = problem.most_visible_to(queries);
+    if seen == key_len {
+        return key_len;
     }
+    // Tiles of queries end as many keys behind a multiple of 64 as the first one does.
+    let right = if problem.mask() == Mask::Causal { 0 } else { problem.window().right.unwrap_or(0) };
+    let end = (queries + right + key_len) as i64 - query_len as i64;
+    key_len.min(seen + (-end).rem_euclid(ALIGNMENT as i64) as usize)
+}
+
+/// Whether keys that come at once fit into one tile, and those that are streamed leave registers.
+pub(super) fn check_keys(config: &Config, problem: &Problem, operands: &Operands) -> Result<()> {
+    let (key_len, tile_keys) = (problem.shape().key_len, config.tile_keys);
+    let (head_dim, value_dim) = (problem.shape().head_dim, problem.value_dims().head_dim);
+    let changing = |granularity| matches!(granularity, Granularity::Block { .. });
+    match config.keys {
+        Keys::AtOnce if head_dim.max(value_dim) > MOST_CHANNELS_AT_ONCE => Err(Error::invalid(
+            "keys",
+            format!(
+                "heads of {head_dim} and {value_dim} channels are too wide to come at once: up to {MOST_CHANNELS_AT_ONCE} do"
+            ),
+            "set keys=streamed",
+        )),
+        Keys::AtOnce if keys_at_once(config, problem) > tile_keys => Err(Error::invalid(
+            "keys",
+            format!("{} keys do not fit into one tile of {tile_keys}", keys_at_once(config, problem)),
+            "set a larger tile_keys, or keys=streamed",
+        )),
+        Keys::AtOnce
+            if key_len > tile_keys && (changing(operands.k.granularity) || changing(operands.v.granularity)) =>
+        {
+            Err(Error::invalid(
+                "keys",
+                "where a window's keys come at once, scales may not change along them",
+                "quantise K and V with a scale per head, or set keys=streamed",
+            ))
+        }
+        Keys::Streamed if tile_keys > 256 && value_dim > 64 => Err(Error::invalid(
+            "tile_keys",
+            format!("scores of {tile_keys} keys and sums of {value_dim} channels are too many registers"),
+            "set tile_keys=256, or keys=at-once",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether blocks that share V are in pairs, and see the same keys.
+pub(super) fn check_share(config: &Config, problem: &Problem) -> Result<()> {
+    let tiles = problem.shape().query_len.div_ceil(config.tile_queries());
+    let alike = problem.mask() == Mask::None && problem.window() == Window::default();
+    let reason = if config.share == Share::Values && !alike {
+        "blocks see other keys each under the causal mask or behind a window".into()
+    } else if !tiles.is_multiple_of(config.cluster()) {
+        format!("an odd number of tiles of {} queries, {tiles}, makes no pairs of blocks", config.tile_queries())
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid("share", reason, "set share=nothing"))
+}
+
+/// Whether scores keep to the numbers that they are summed in.
+fn check_scores(config: &Config, problem: &Problem, operands: &Operands) -> Result<()> {
+    let (in_s32, int8) = (config.scores == Scores::S32, problem.input_format() == Fp8Format::Int8);
+    if int8 && problem.softcap().is_some() {
+        return Err(Error::invalid(
+            "softcap",
+            "the hopper kernel caps no scores of int8",
+            "quantise Q and K to E4M3, or use the cpu kernel, which eightfold::attention runs on tensors of the host",
+        ));
+    }
+    if in_s32 != int8 {
+        let (rule, fix) = match int8 {
+            true => ("products of int8 are summed in s32", "set scores=s32, or quantise Q and K to E4M3"),
+            false => ("s32 is for Q and K in int8", "set scores=f16, or quantise with Quantizer::int8"),
+        };
+        return Err(Error::invalid("scores", rule, fix));
+    }
+    if in_s32 || config.scores == Scores::F32 {
+        return Ok(());
+    }
+    if !caps_in_f16(config.accuracy(), problem) {
+        return Err(Error::invalid(
+            "scores",
+            "f16 is too coarse for capped scores with accuracy precise, and for bounds above 16384",
+            "set scores=f32 and linear=0, or choose another accuracy",
+        ));
+    }
+    if fits_f16(problem, operands) {
+        return Ok(());
+    }
+    let (queries, keys) = (operands.q.largest_code, operands.k.largest_code);
+    Err(Error::invalid(
+        "scores",
+        format!(
+            "codes of Q up to {queries} times codes of K up to {keys} over {} channels may sum to more than the \
+             {LARGEST_F16} of f16",
+            problem.shape().head_dim
+        ),
+        "quantise Q and K with largest code 16 (Quantizer::with_largest_code), or set scores=f32 and linear=0",
+    ))
+}
+
+/// Whether sums over this many keys may be left to the tensor cores.
+pub(super) fn check_sums(config: &Config, keys: usize, operands: &Operands) -> Result<()> {
+    if config.promote > 0 || keys <= MOST_UNPROMOTED_KEYS || operands.v.centred {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "promote",
+        format!(
+            "FP8 tensor cores lose small terms in long sums: beyond {MOST_UNPROMOTED_KEYS} keys, and there are {keys}, V \
+             with a mean comes out wrong"
+        ),
+        "set promote=512, or quantise V centred",
+    ))
+}
+
+/// Whether scores may be capped in f16, where they have a bound at all.
+pub(super) fn caps_in_f16(accuracy: Accuracy, problem: &Problem) -> bool {
+    problem.softcap().is_none_or(|bound| accuracy != Accuracy::Precise && bound <= MOST_BOUND_IN_F16)
 }
 
 /// Whether sums of products of codes of Q and K stay finite in f16.
@@ -239,38 +167,10 @@ pub(super) fn fits_f16(problem: &Problem, operands: &Operands) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::{Arch, Config as AnyConfig};
     use crate::operands::Operand;
     use crate::problem::Shape;
-
-    #[test]
-    fn every_broken_rule_names_its_knob() {
-        for (text, knob) in [
-            ("warpgroups=4", "warpgroups"),
-            ("tile_keys=96", "tile_keys"),
-            ("fast,tile_keys=512", "tile_keys"),
-            ("fast,tile_keys=64,flight=4", "flight"),
-            ("fast,share=values", "share"),
-            ("fast,launch=dependent,grid=rounds", "grid"),
-            ("tile_keys=many", "tile_keys"),
-            ("stages=5", "stages"),
-            ("linear=9", "linear"),
-            ("promote=100", "promote"),
-            ("precise,linear=1", "weights"),
-            ("fast,scores=f32", "linear"),
-            ("fast,weights=split", "weights"),
-            ("fast,tile_keys=192", "promote"),
-            ("fast,promote=0,sums=shared", "sums"),
-            ("precise,scores=f32", "tile_keys"),
-            ("fast,keys=at-once", "keys"),
-            ("precise,warpgroups=1,promote=0,sums=registers,tile_keys=512", "tile_keys"),
-            ("scores=f8", "scores"),
-            ("tile=64", "knob"),
-            ("fastest", "stage"),
-        ] {
-            let error = text.parse::<Config>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{knob}: ")), "{text}: {error}");
-        }
-    }
+    use crate::tensor::Granularity;
 
     #[test]
     fn what_a_problem_does_not_allow_is_refused_with_the_rule() {
@@ -278,7 +178,7 @@ mod tests {
         let check = |text: &str, problem: &Problem, change: fn(&mut Operands), arch| {
             let mut operands = Operands::assumed(problem);
             change(&mut operands);
-            text.parse::<Config>().unwrap().check_problem(problem, &operands, arch)
+            AnyConfig::from(text.parse::<Config>().unwrap()).check_problem(problem, &operands, arch)
         };
         let usual = problem(1000, 64);
         let nothing: fn(&mut Operands) = |_| {};
@@ -287,7 +187,12 @@ mod tests {
         let refused =
             |text: &str, problem: &Problem, change, arch| check(text, problem, change, arch).unwrap_err().to_string();
         assert!(refused("fast", &usual, nothing, Arch::Sm89).starts_with("arch: "));
-        assert!(refused("fast", &problem(9, 72), nothing, Arch::Sm90).starts_with("head_dim: 72 is not one of"));
+        let two = "fast,warpgroups=2,stages=2,sums=registers";
+        assert_eq!(check(two, &problem(9, 72), nothing, Arch::Sm90), Ok(()));
+        let capped = |bound| usual.with_softcap(bound).unwrap();
+        assert_eq!(check("fast", &capped(50.0), nothing, Arch::Sm90), Ok(()));
+        assert!(refused("precise", &capped(50.0), nothing, Arch::Sm90).starts_with("scores: f16 is too coarse"));
+        assert!(refused("fast", &capped(1e5), nothing, Arch::Sm90).starts_with("scores: f16 is too coarse"));
         let blocks: fn(&mut Operands) = |operands| operands.v.granularity = Granularity::Block { rows: 128 };
         assert!(refused("fast", &usual, blocks, Arch::Sm90).starts_with("v scales: a scale for every 128 rows"));
         let wide: fn(&mut Operands) = |operands| operands.q.largest_code = 448.0;
@@ -302,6 +207,7 @@ mod tests {
         let at_once = "fast,warpgroups=1,stages=1,promote=0,sums=registers,tile_keys=512,keys=at-once";
         assert_eq!(check(at_once, &problem(512, 128), nothing, Arch::Sm90), Ok(()));
         assert!(refused(at_once, &usual, nothing, Arch::Sm90).starts_with("keys: 1000 keys do not fit"));
+        assert!(refused(at_once, &problem(512, 136), nothing, Arch::Sm90).starts_with("keys: heads of 136 and 136"));
         let large = "fast,warpgroups=3,tile_keys=256,stages=4,promote=512,sums=shared";
         assert!(refused(large, &problem(512, 128), nothing, Arch::Sm90).starts_with("tile_keys: the tiles of"));
     }

@@ -1,80 +1,50 @@
-//! The knobs of the ladder kernel: what each may be, what rules bind them, how they read as text.
+//! The knobs of the ladder kernel: what each may be, what rules bind them, what follows from them.
 
 use super::stages;
-use crate::cuda::Arch;
 use crate::error::{Error, Result};
-use crate::knobs::{Knob, config_text, knob_values};
+use crate::knobs::{Rule, check_rules, knobs};
 use crate::problem::Problem;
-use crate::tensor::{Granularity, Layout};
+use crate::tensor::Layout;
 
-/// One setting of the ladder's knobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Config {
-    /// How tiles of K and V reach shared memory.
-    pub copy: Copy,
-    /// The operands of the score product.
-    pub qk: Qk,
-    /// Where the softmax happens.
-    pub softmax: Softmax,
-    /// How the weighted sum of V is computed.
-    pub pv: Pv,
-    /// How exponentials are computed.
-    pub exp: Exp,
-    /// How tiles are laid out in shared memory, against bank conflicts.
-    pub banks: Banks,
-    /// How blocks come by their work.
-    pub schedule: Schedule,
-    /// Warps that do nothing but copy: 0, 1 or 2.
-    pub producers: usize,
-    /// Query rows per block: 16 or 32 for each computing warp of a key group.
-    pub tile_queries: usize,
-    /// Keys per tile.
-    pub tile_keys: usize,
-    /// Warps that compute.
-    pub warps: usize,
-    /// Groups of warps that share the keys of every tile, and merge their sums at the end.
-    pub key_groups: usize,
-}
+/// The most channels of a head whose sums leave registers to choose by.
+pub(super) const WIDE_HEAD: usize = 128;
 
-knob_values! {
+knobs! {
+    /// One setting of the ladder's knobs.
+    numbers: "write a whole number of rows, keys or warps";
+
     /// How tiles of K and V reach shared memory.
-    Copy("copy") {
+    copy: Copy {
         /// Through registers, and everyone waits.
         Sync = "sync",
         /// `cp.async` into two buffers: the next tile arrives while this one is used.
         Async2 = "async2",
         /// The same with three buffers.
         Async3 = "async3",
-    }
-}
+    } = Copy::Async2 => [COPY_STAGES = Config::stages, COPY_ASYNC = |config: &Config| u8::from(config.copies_ahead())];
 
-knob_values! {
     /// The operands of the score product.
-    Qk("qk") {
+    qk: Qk {
         /// The K tile is widened to f16 in shared memory, once per block.
         F16 = "f16",
         /// The K tile stays FP8 in shared memory; each warp widens its fragments in registers.
         Unpack = "unpack",
         /// FP8 tensor cores (which sm_90 has for `wgmma` alone: its compiler widens in registers).
         Fp8 = "fp8",
-    }
-}
+    } = Qk::Unpack => [QK];
 
-knob_values! {
     /// Where the softmax happens.
-    Softmax("softmax") {
+    softmax: Softmax {
         /// Scores and weights each have a buffer in shared memory.
         Separate = "separate",
         /// Weights overwrite the scores in shared memory.
         Reuse = "reuse",
         /// In the registers that the score product left them in.
         Fused = "fused",
-    }
-}
+    } = Softmax::Fused => [SOFTMAX];
 
-knob_values! {
     /// How the weighted sum of V is computed.
-    Pv("pv") {
+    pv: Pv {
         /// One multiply-add at a time.
         Scalar = "scalar",
         /// Vector loads, and multiply-adds in pairs.
@@ -85,86 +55,124 @@ knob_values! {
         Unpack = "unpack",
         /// FP8 tensor cores: V transposed, weights rounded to FP8.
         Fp8 = "fp8",
-    }
-}
+    } = Pv::Unpack => [PV];
 
-knob_values! {
     /// How exponentials are computed.
-    Exp("exp") {
+    exp: Exp {
         /// `ex2.approx` on the special-function unit.
         Hardware = "hardware",
         /// A polynomial on the multiply-add units.
         Polynomial = "poly",
-    }
-}
+    } = Exp::Hardware => [EXP_POLYNOMIAL];
 
-knob_values! {
-    /// How tiles are laid out in shared memory.
-    Banks("banks") {
+    /// How tiles are laid out in shared memory, against bank conflicts.
+    banks: Banks {
         /// Row after row.
         Plain = "plain",
         /// Each row 16 bytes longer, so that neighbours start in other banks.
         Padded = "padded",
-        /// 16-byte chunks exchanged within 128 bytes by an exclusive or with the row.
+        /// 16-byte chunks exchanged within 128 bytes, or fewer, by an exclusive or with the row.
         Swizzled = "swizzled",
-    }
-}
+    } = Banks::Swizzled => [BANKS];
 
-knob_values! {
     /// How blocks come by their work.
-    Schedule("schedule") {
+    schedule: Schedule {
         /// One block per tile of queries.
         Grid = "grid",
         /// As many blocks as fit, each taking the next tile from an atomic counter.
         Persistent = "persistent",
-    }
+    } = Schedule::Grid => [PERSISTENT];
+
+    /// Warps that do nothing but copy.
+    producers: usize [0, 1, 2] = 0 => [PRODUCERS];
+
+    /// Query rows per block: 16 or 32 for each computing warp of a key group.
+    tile_queries: usize [16, 32, 64, 128, 256] = 128 => [TILE_QUERIES];
+
+    /// Keys per tile.
+    tile_keys: usize [32, 64, 128] = 64 => [TILE_KEYS];
+
+    /// Warps that compute.
+    warps: usize [2, 4, 8] = 4 => [WARPS];
+
+    /// Groups of warps that share the keys of every tile, and merge their sums at the end.
+    key_groups: usize [1, 2, 4] = 1 => [KEY_GROUPS];
 }
 
-/// Every knob of the ladder kernel, in the order in which a config prints them.
-pub const KNOBS: &[Knob] = &[
-    Knob {
-        name: "copy",
-        values: Copy::NAMES,
-        what: "how tiles reach shared memory (USE_CP_ASYNC, USE_CP_ASYNC_3STAGE)",
+/// What binds knobs among themselves.
+const RULES: &[Rule<Config>] = &[
+    Rule {
+        knob: "key_groups",
+        broken: |config| config.warps < config.key_groups || config.tile_keys < 32 * config.key_groups,
+        because: "each group needs a warp, and 32 keys of a tile",
+        fix: "set fewer key_groups, more warps, or a larger tile_keys",
     },
-    Knob { name: "qk", values: Qk::NAMES, what: "operands of the score product" },
-    Knob { name: "softmax", values: Softmax::NAMES, what: "where the softmax happens (stages 3A, 3B)" },
-    Knob { name: "pv", values: Pv::NAMES, what: "how the weighted sum of V is computed (USE_WMMA_PV)" },
-    Knob { name: "exp", values: Exp::NAMES, what: "how exponentials are computed (USE_FAST_EXP)" },
-    Knob { name: "banks", values: Banks::NAMES, what: "layout of tiles in shared memory (D_PAD, XOR swizzle)" },
-    Knob { name: "schedule", values: Schedule::NAMES, what: "how blocks come by their work (USE_PERSISTENT_CTA)" },
-    Knob {
-        name: "producers",
-        values: &["0", "1", "2"],
-        what: "warps that only copy (USE_WARP_SPECIALIZATION, NUM_PRODUCER_WARPS)",
+    Rule {
+        knob: "tile_queries",
+        broken: |config| ![16, 32].contains(&config.rows_per_warp()),
+        because: "warps that share no keys have 16 or 32 rows each",
+        fix: "set tile_queries=16·warps/key_groups, or twice as many",
     },
-    Knob { name: "tile_queries", values: &["16", "32", "64", "128", "256"], what: "query rows per block (TILE_M)" },
-    Knob { name: "tile_keys", values: &["32", "64", "128"], what: "keys per tile (TILE_N)" },
-    Knob { name: "warps", values: &["2", "4", "8"], what: "warps that compute (NUM_WARPS)" },
-    Knob { name: "key_groups", values: &["1", "2", "4"], what: "groups of warps that share the keys of a tile" },
+    Rule {
+        knob: "key_groups",
+        broken: |config| config.softmax != Softmax::Fused && config.key_groups > 1,
+        because: "sums are merged from registers, where only softmax=fused leaves them",
+        fix: "set softmax=fused, or key_groups=1",
+    },
+    Rule {
+        knob: "softmax",
+        broken: |config| config.softmax == Softmax::Fused && matches!(config.pv, Pv::Scalar | Pv::Simd),
+        because: "fused keeps the weights in registers, where pv=scalar and pv=simd cannot read them",
+        fix: "set pv=mma, or softmax=reuse",
+    },
+    Rule {
+        knob: "pv",
+        broken: |config| config.softmax != Softmax::Fused && !config.widens_values(),
+        because: "unpack and fp8 take the weights from registers, where only softmax=fused leaves them",
+        fix: "set softmax=fused, or pv=mma",
+    },
+    Rule {
+        knob: "tile_queries",
+        broken: |config| config.softmax != Softmax::Fused && config.rows_per_warp() != 16,
+        because: "32 rows per warp are for softmax=fused alone",
+        fix: "set tile_queries=16·warps, or softmax=fused",
+    },
+    Rule {
+        knob: "producers",
+        broken: |config| config.producers > 0 && !config.copies_ahead(),
+        because: "warps that only copy need buffers to copy ahead into, and copy=sync has none",
+        fix: "set copy=async2 or copy=async3, or producers=0",
+    },
 ];
 
-/// The head dims that the kernel is written for.
-pub const HEAD_DIMS: &[usize] = &[64, 128];
-
 impl Config {
+    /// The rules between knobs, whatever the problem and the machine.
+    pub fn check(&self) -> Result<()> {
+        self.check_numbers()?;
+        check_rules(self, RULES)
+    }
+
     /// Query rows of one warp.
     pub fn rows_per_warp(&self) -> usize {
         self.tile_queries * self.key_groups / self.warps.max(1)
     }
 
     /// Threads of a block.
-    pub fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         32 * (self.warps + self.producers)
     }
 
     /// Tiles of K and V that are in shared memory at a time.
-    pub fn stages(&self) -> usize {
+    pub(super) fn stages(&self) -> usize {
         match self.copy {
             Copy::Sync => 1,
             Copy::Async2 => 2,
             Copy::Async3 => 3,
         }
+    }
+
+    pub(super) fn copies_ahead(&self) -> bool {
+        self.copy != Copy::Sync
     }
 
     /// Whether the K tile is widened to f16 in shared memory.
@@ -177,92 +185,32 @@ impl Config {
         matches!(self.pv, Pv::Scalar | Pv::Simd | Pv::Mma)
     }
 
-    /// The rules between knobs, whatever the problem and the machine.
-    pub fn check(&self) -> Result<()> {
-        let listed = [
-            ("tile_keys", self.tile_keys, [32, 64, 128].as_slice()),
-            ("warps", self.warps, &[2, 4, 8]),
-            ("producers", self.producers, &[0, 1, 2]),
-            ("key_groups", self.key_groups, &[1, 2, 4]),
-        ];
-        for (name, value, allowed) in listed {
-            if !allowed.contains(&value) {
-                return Err(Error::invalid(name, format!("{value} is not one of {allowed:?}"), "choose one of them"));
+    /// Whether a warp has registers for the sums of so many channels, its queries and scores. Below there are enough for most
+    /// that the knobs can say, and the resource gate tells.
+    pub(super) fn check_registers(&self, problem: &Problem) -> Result<()> {
+        let (head_dim, value_dim) = (problem.shape().head_dim, problem.value_dims().head_dim);
+        if head_dim.max(value_dim) <= WIDE_HEAD {
+            return Ok(());
+        }
+        let refuse = |knob: &str, what: String, fix: &str| {
+            let rule = format!("heads of {head_dim} and {value_dim} channels leave a warp no registers for {what}");
+            Err(Error::invalid(knob, rule, fix))
+        };
+        let keys = self.tile_keys / self.key_groups.max(1);
+        match (self.rows_per_warp(), keys) {
+            (16, 32) => Ok(()),
+            (16, _) => refuse("tile_keys", format!("scores of {keys} keys"), "set tile_keys=32·key_groups"),
+            (rows, _) => {
+                refuse("tile_queries", format!("{rows} rows of queries"), "set tile_queries=16·warps/key_groups")
             }
-        }
-        let row_warps = self.warps / self.key_groups;
-        if row_warps * self.key_groups != self.warps || self.tile_keys / self.key_groups < 32 {
-            return Err(Error::invalid(
-                "key_groups",
-                format!(
-                    "{} groups cannot share {} warps and tiles of {} keys: each needs a warp, and 32 keys",
-                    self.key_groups, self.warps, self.tile_keys
-                ),
-                "set fewer key_groups, more warps, or a larger tile_keys",
-            ));
-        }
-        if self.tile_queries != 16 * row_warps && self.tile_queries != 32 * row_warps {
-            return Err(Error::invalid(
-                "tile_queries",
-                format!("{} rows do not divide into 16 or 32 for each of {row_warps} warps", self.tile_queries),
-                format!("set tile_queries={} or {}", 16 * row_warps, 32 * row_warps),
-            ));
-        }
-        if self.softmax != Softmax::Fused && self.key_groups > 1 {
-            return Err(Error::invalid(
-                "key_groups",
-                format!("sums are merged from registers, but softmax={} works in shared memory", self.softmax),
-                "set softmax=fused, or key_groups=1",
-            ));
-        }
-        let in_registers = matches!(self.pv, Pv::Unpack | Pv::Fp8);
-        if self.softmax == Softmax::Fused && matches!(self.pv, Pv::Scalar | Pv::Simd) {
-            return Err(Error::invalid(
-                "softmax",
-                format!("fused keeps the weights in registers, where pv={} cannot read them", self.pv),
-                "set pv=mma, or softmax=reuse",
-            ));
-        }
-        if in_registers && self.softmax != Softmax::Fused {
-            return Err(Error::invalid(
-                "pv",
-                format!(
-                    "{} takes the weights from registers, but softmax={} leaves them in shared memory",
-                    self.pv, self.softmax
-                ),
-                "set softmax=fused, or pv=mma",
-            ));
-        }
-        if self.softmax != Softmax::Fused && self.rows_per_warp() != 16 {
-            return Err(Error::invalid(
-                "tile_queries",
-                format!("{} rows per warp are for softmax=fused alone", self.rows_per_warp()),
-                format!("set tile_queries={}, or softmax=fused", 16 * self.warps),
-            ));
-        }
-        if self.producers > 0 && self.copy == Copy::Sync {
-            return Err(Error::invalid(
-                "producers",
-                "warps that only copy need buffers to copy ahead into, and copy=sync has none",
-                "set copy=async2 or copy=async3, or producers=0",
-            ));
-        }
-        Ok(())
-    }
-
-    /// The layout in which it reads V.
-    pub fn value_layout(&self) -> Layout {
-        match self.pv {
-            Pv::Unpack | Pv::Fp8 => Layout::Bhds,
-            Pv::Scalar | Pv::Simd | Pv::Mma => Layout::Bhsd,
         }
     }
 
     /// Whether it reads V as it lies.
-    pub(crate) fn check_value_layout(&self, layout: Layout) -> Result<()> {
-        let (fits, fix) = match self.value_layout() {
-            Layout::Bhds => (layout == Layout::Bhds, "lay V out transposed, as Layout::Bhds"),
-            _ => (!layout.is_transposed(), "lay it out as Layout::Bhsd or Layout::Bshd"),
+    pub(super) fn check_value_layout(&self, layout: Layout) -> Result<()> {
+        let (fits, fix) = match self.widens_values() {
+            false => (layout == Layout::Bhds, "lay V out transposed, as Layout::Bhds"),
+            true => (!layout.is_transposed(), "lay it out as Layout::Bhsd or Layout::Bshd"),
         };
         if !fits {
             let reason = format!("is laid out as {layout}, which pv={} does not read", self.pv);
@@ -270,55 +218,6 @@ impl Config {
         }
         Ok(())
     }
-
-    /// Whether a kernel of this config can compute the problem, with scales of these granularities for K and V, on
-    /// this architecture.
-    pub fn check_problem(&self, problem: &Problem, keys: Granularity, values: Granularity, arch: Arch) -> Result<()> {
-        self.check()?;
-        let head_dim = problem.shape().head_dim;
-        if !HEAD_DIMS.contains(&head_dim) {
-            return Err(Error::invalid(
-                "head_dim",
-                format!("{head_dim} is not one of {HEAD_DIMS:?}, for which the ladder kernel is written"),
-                "pad each head with zeros, or use the cpu kernel",
-            ));
-        }
-        for (name, granularity) in [("k scales", keys), ("v scales", values)] {
-            if let Granularity::Block { rows } = granularity
-                && !rows.is_multiple_of(self.tile_keys)
-            {
-                return Err(Error::invalid(
-                    name,
-                    format!("a scale for every {rows} rows changes within a tile of {} keys", self.tile_keys),
-                    "quantise in blocks of a multiple of 128 rows, set a smaller tile_keys that divides them, or use the cpu kernel",
-                ));
-            }
-        }
-        let bytes = super::shared_bytes(self, head_dim);
-        if bytes > arch.max_shared_bytes() {
-            return Err(Error::invalid(
-                "tile_keys",
-                format!(
-                    "the tiles of {self} need {bytes} bytes of shared memory at head dim {head_dim}, and a block has {} on {arch}",
-                    arch.max_shared_bytes()
-                ),
-                "set a smaller tile_keys or tile_queries, or fewer copy stages",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Default for Config {
-    /// The last stage of the ladder.
-    fn default() -> Self {
-        stages::STAGES[stages::STAGES.len() - 1].config
-    }
-}
-
-config_text! {
-    numbers: "write a whole number of rows, keys or warps";
-    copy, qk, softmax, pv, exp, banks, schedule, producers, tile_queries, tile_keys, warps, key_groups
 }
 
 #[cfg(test)]
@@ -333,6 +232,7 @@ mod tests {
         }
         let config: Config = "mma-pv,tile_keys=32".parse().unwrap();
         assert_eq!((config.pv, config.tile_keys), (Pv::Mma, 32));
+        assert_eq!(stages::STAGES.last().unwrap().config, Config::DEFAULT);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The CUDA ladder: named configs, each one step past the one before.
 
-use super::config::{Banks, Config, Copy, Exp, Pv, Qk, Schedule, Softmax};
+use super::config::{Banks, Config, Copy, Exp, Pv, Qk, Schedule, Softmax, WIDE_HEAD};
 use crate::error::Result;
 use crate::knobs;
 
@@ -76,11 +76,16 @@ impl Stage {
             return self.config;
         }
         let Config { tile_keys, warps, .. } = self.config;
-        match self.config.rows_per_warp() {
+        let half = tile_keys / 2;
+        let config = match self.config.rows_per_warp() {
+            32 if head_dim > WIDE_HEAD => Config { warps: 2 * warps, tile_keys: half, ..self.config },
             32 => Config { warps: 2 * warps, ..self.config },
-            _ if self.config.key_groups > 1 => self.config,
-            _ => Config { tile_keys: tile_keys / 2, ..self.config },
-        }
+            _ if self.config.key_groups > 1 && head_dim <= WIDE_HEAD => self.config,
+            _ => Config { tile_keys: half, ..self.config },
+        };
+        // The addresses of padded rows are constants apart; of swizzled ones each takes a register.
+        let banks = if head_dim > 192 && !config.widens_values() { Banks::Padded } else { config.banks };
+        Config { banks, ..config }
     }
 }
 
@@ -92,12 +97,17 @@ pub fn find(name: &str) -> Result<&'static Stage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::{Arch, Config as AnyConfig, Operands};
+    use crate::problem::{MAX_HEAD_DIM, Problem, Shape};
 
     #[test]
     fn every_stage_is_legal_at_every_head_dim() {
         for stage in STAGES {
-            for head_dim in [64, 128] {
-                stage.at(head_dim).check().unwrap_or_else(|error| panic!("{} at {head_dim}: {error}", stage.name));
+            for head_dim in (8..=MAX_HEAD_DIM).step_by(8) {
+                let problem = Problem::new(Shape::new(1, 1, 1, head_dim)).unwrap();
+                let config = AnyConfig::from(stage.at(head_dim));
+                let outcome = config.check_uploaded(&problem, &Operands::assumed(&problem), Arch::Sm89);
+                outcome.unwrap_or_else(|error| panic!("{} at {head_dim}: {error}", stage.name));
             }
         }
     }

@@ -73,13 +73,7 @@ pub(super) struct Cut {
 
 impl Cut {
     pub(super) fn new(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Result<Cut> {
-        if granularity == (Granularity::Block { rows: 0 }) {
-            return Err(Error::invalid(
-                "granularity",
-                "a block of 0 rows holds nothing",
-                "give at least 1 row per block",
-            ));
-        }
+        granularity.check("granularity")?;
         if !dims.head_dim.is_multiple_of(8) {
             return Err(Error::invalid(
                 "head_dim",

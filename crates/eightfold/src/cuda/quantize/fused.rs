@@ -19,6 +19,9 @@ const FEWEST_VECTORS: usize = 4;
 /// Tiles that a block turns at a time, four vectors of every thread; `TILES` of the device code.
 const TILES: usize = THREADS / (32 * TURNED_KEYS / LINE);
 
+/// Lanes that read neighbouring vectors of a row that is turned; `SIDE_BY_SIDE` of the device code.
+const SIDE_BY_SIDE: usize = 8;
+
 /// What lines of codes are padded to a multiple of; `LINE` of the device code.
 const LINE: usize = ALIGNMENT_BYTES;
 
@@ -32,6 +35,8 @@ pub(super) struct Fused {
     pub(super) vectors: usize,
     /// Blocks of a cluster.
     pub(super) cluster: u32,
+    /// Scales of a block's rows; 0 where all of a cluster's have one.
+    pub(super) block_scales: usize,
     /// Rows of a block; the last of a cluster may have fewer, or none.
     pub(super) block_rows: i32,
     /// Clusters of a head.
@@ -41,6 +46,36 @@ pub(super) struct Fused {
 }
 
 impl Fused {
+    /// The launch for a tensor that is centred, if a cluster holds the head and its threads have vectors of the same channels.
+    pub(super) fn centred(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Fused> {
+        let row_vectors = dims.head_dim / (16 / values.bytes());
+        let same_channels = match layout.is_transposed() {
+            true => row_vectors.is_multiple_of(SIDE_BY_SIDE) && TILES.is_multiple_of(row_vectors / SIDE_BY_SIDE),
+            false => row_vectors > 0 && 32 % row_vectors == 0,
+        };
+        if row_vectors == 0 || !same_channels {
+            return None;
+        }
+        match granularity {
+            Granularity::Block { rows } if rows < dims.len => Fused::centred_blocks(dims, values, rows, layout),
+            _ => Fused::new(dims, values, granularity, layout).filter(|fused| fused.per_head == 1),
+        }
+    }
+
+    /// The same with scales for parts of a head, of which every block has whole ones, and every thread the same number of
+    /// vectors of each.
+    fn centred_blocks(dims: Dims, values: ValueFormat, rows: usize, layout: Layout) -> Option<Fused> {
+        let row_vectors = dims.head_dim / (16 / values.bytes());
+        let head = Fused::new(dims, values, Granularity::Head, layout)?;
+        let rows_of_vectors = THREADS / row_vectors;
+        let holds = capacity(head.vectors, row_vectors, false);
+        if layout.is_transposed() || !rows.is_multiple_of(rows_of_vectors) || !holds.is_multiple_of(rows) {
+            return None;
+        }
+        let block_rows = dims.len.div_ceil(head.cluster as usize).next_multiple_of(rows);
+        Some(Fused { block_scales: holds / rows, block_rows: i32::try_from(block_rows).ok()?, ..head })
+    }
+
     /// The launch for a tensor without centring, if it fits; `Cut::new` must have accepted it.
     pub(super) fn new(dims: Dims, values: ValueFormat, granularity: Granularity, layout: Layout) -> Option<Fused> {
         let rows = match granularity {
@@ -78,6 +113,7 @@ impl Fused {
         Some(Fused {
             vectors,
             cluster,
+            block_scales: 0,
             block_rows: i32::try_from(block_rows).ok()?,
             per_head: i32::try_from(per_head).ok()?,
             blocks: blocks.all,
@@ -126,7 +162,7 @@ mod tests {
         for (len, expected) in cases {
             assert_eq!(of_heads(len, 128, Bf16, Layout::Bhsd), expected, "{len}");
         }
-        for layout in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::BhdsExchanged] {
+        for layout in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::Packed] {
             assert_eq!(of_heads(2048, 128, F16, layout), Some((8, 8, 256)), "{layout}");
             assert_eq!(of_heads(4096, 128, Bf16, layout), Some((8, 16, 256)), "{layout}");
             assert_eq!(
@@ -144,6 +180,29 @@ mod tests {
         // Five tiles side by side are more than eight vectors of a thread.
         assert_eq!(of_heads(64, 320, Bf16, Layout::Bhds), Some((16, 1, 128)));
         assert_eq!(of_heads(64, 1024, Bf16, Layout::Bhds), None);
+    }
+
+    #[test]
+    fn a_head_that_a_cluster_holds_is_centred_there() {
+        let of = |dims, granularity, layout| Fused::centred(dims, ValueFormat::Bf16, granularity, layout);
+        let head = Granularity::Head;
+        assert_eq!(of(MISSION, head, Layout::Bhsd), Fused::new(MISSION, ValueFormat::Bf16, head, Layout::Bhsd));
+        assert_eq!(of(Dims { len: 8193, ..MISSION }, head, Layout::Bhsd), None);
+        // Turned, where the tiles of a thread are of the same channels.
+        assert_eq!(of(MISSION, head, Layout::Packed), Fused::new(MISSION, ValueFormat::Bf16, head, Layout::Packed));
+        assert_eq!(of(Dims { head_dim: 192, ..MISSION }, head, Layout::Packed), None);
+        // Scales for parts of a head, where a block has whole ones.
+        let blocks = |len, rows| {
+            let fused = of(Dims { len, ..MISSION }, Granularity::Block { rows }, Layout::Bhsd)?;
+            Some((fused.vectors, fused.cluster, fused.block_scales, fused.block_rows))
+        };
+        assert_eq!(blocks(4096, 256), Some((8, 16, 1, 256)));
+        assert_eq!(blocks(8192, 256), Some((16, 16, 2, 512)));
+        assert_eq!(blocks(600, 256), Some((8, 4, 1, 256)));
+        assert_eq!(blocks(4096, 64), Some((8, 16, 4, 256)));
+        assert_eq!([blocks(4096, 48), blocks(8193, 256)], [None, None]);
+        // Nine vectors a row: the lanes of a warp are not of the same channels.
+        assert_eq!(of(Dims { head_dim: 72, ..MISSION }, head, Layout::Bhsd), None);
     }
 
     #[test]
@@ -178,7 +237,7 @@ mod tests {
         let tile = number / 4 * TILES + thread / tile_threads;
         let (group, quad, place) = (thread % tile_threads / 32, thread % 32 / 8, number % 4);
         let key = match layout {
-            Layout::BhdsExchanged => 8 * (place / 2) + 2 * quad + place % 2,
+            Layout::Packed => 8 * (place / 2) + 2 * quad + place % 2,
             _ => 4 * quad + place,
         };
         let row = tile / channel_tiles * TURNED_KEYS + group * LINE + key;
@@ -223,7 +282,7 @@ mod tests {
             let dims = Dims { batch: 1, heads: 2, len, head_dim };
             for values in [ValueFormat::F32, ValueFormat::Bf16] {
                 for granularity in blocks.into_iter().chain([Granularity::Head]) {
-                    for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+                    for layout in [Layout::Bhsd, Layout::Bhds, Layout::Packed] {
                         let Some(reads) = reads(dims, values, granularity, layout) else { continue };
                         assert!(reads.iter().all(|reads| *reads == 1), "{dims} {values:?} {granularity} {layout}");
                         fitting += 1;

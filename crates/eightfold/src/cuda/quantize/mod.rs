@@ -1,26 +1,31 @@
-//! f32, f16 or bf16 in device memory → FP8 codes and scales there, the same bits as the host's
+//! f32, f16 or bf16 in device memory → FP8 or INT8 codes and scales there, the same bits as the host's
 //! [`Quantizer`](crate::quantize::Quantizer) makes, centred or not.
 
 mod argument;
 mod fused;
+mod kind;
+mod lent;
 #[cfg(test)]
 mod quotient;
 mod values;
 
+pub(crate) use lent::{Lent, Order};
+
 pub use values::{DeviceValues, Number, ValueFormat};
 
-use super::compile::Program;
 use super::counts::{scale_strides, size, stride};
-use super::driver::{Buffer, Device, Function, Grid, Stream};
+use super::driver::{Buffer, Device, Function, Grid, Stream, fill};
 use super::loaded::Loaded;
 use super::tensor::{DeviceTensor, Lines, Memory};
 use crate::cuda::hopper;
 use crate::error::{Error, Result};
+use crate::operands::{Operand, Operands};
 use crate::problem::Problem;
-use crate::quantize::{ROWS_PER_SUM, SMALL_CODES, check_largest_code};
-use crate::tensor::{Dims, Fp8Format, Granularity, Layout};
+use crate::quantize::{ROWS_PER_SUM, check_largest_code};
+use crate::tensor::{Dims, Fp8Format, Granularity, Layout, Strides};
 use argument::{Blocks, Cut, Quantize, SUM_THREADS, THREADS};
 use fused::Fused;
+use kind::Kind;
 use std::sync::Arc;
 
 /// A tensor that was quantised on the device, with what it takes to find out whether all went well.
@@ -34,7 +39,7 @@ pub struct Quantized {
 }
 
 /// A quantiser compiled and loaded for values of one kind, ready to be launched any number of times.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DeviceQuantizer {
     device: Device,
     way: Way,
@@ -44,26 +49,29 @@ pub struct DeviceQuantizer {
     granularity: Granularity,
     layout: Layout,
     largest_code: f32,
+    centred: bool,
 }
 
 /// How the work is done.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Way {
     /// One launch that reads every value once, where everything that shares a scale fits the blocks of a cluster.
     Fused { kernel: Arc<Loaded>, fused: Fused },
+    /// One launch for scales of a row each.
+    Rows { kernel: Function, blocks: Blocks },
     /// One launch for the largest magnitudes and one for the codes, both of which read the values; and where it is
     /// centred, two before them.
     Steps { codes: Arc<Loaded>, magnitudes: Function, centring: Option<Centring>, cut: Cut },
 }
 
 /// What finds the means.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Centring {
     sums: Function,
     means: Function,
 }
 
-/// Quantises values on the device; `layout` is that of the codes, for V also transposed or exchanged.
+/// Quantises values on the device; `layout` is that of the codes, for V also transposed or packed.
 ///
 /// Allocates the tensor, puts the work into the stream and returns. Values that are not finite give codes without
 /// meaning: [`Quantized::check`] tells.
@@ -80,28 +88,26 @@ pub fn quantize(
     Ok(quantized)
 }
 
-/// Quantises Q, K and V for attention, each as the fastest kernel for the problem on this device reads it: Q and K with codes
-/// so small that their scores fit f16, V in the order that its tensor cores take.
+/// Quantises Q, K and V for attention, each as the fastest kernel for the problem on this device reads it: as
+/// [`Quantizer::for_attention`](crate::quantize::Quantizer::for_attention) says, V in the order that its tensor cores take.
 ///
 /// Allocates the tensors, puts the work into the stream and returns. Values that are not finite give codes without meaning:
 /// [`Quantized::check`] tells.
 pub fn for_attention(stream: &Stream, problem: &Problem, [q, k, v]: [&DeviceValues; 3]) -> Result<[Quantized; 3]> {
     let device = stream.device();
-    let format = problem.input_format();
+    let Operands { q: of_q, k: of_k, v: of_v } = Operands::assumed(problem);
     let is_hopper = hopper::target(device.arch()?).is_ok();
-    let value_layout = if is_hopper { Layout::BhdsExchanged } else { Layout::Bhds };
-    let quantize = |values: &DeviceValues, layout, largest_code| {
-        let quantizer = DeviceQuantizer::new(device, values, format, Granularity::Head, layout)?;
+    let value_layout = if is_hopper { Layout::Packed } else { Layout::Bhds };
+    let quantize = |values: &DeviceValues, operand: Operand, layout| {
+        let Operand { format, granularity, centred, largest_code, .. } = operand;
+        let new = if centred { DeviceQuantizer::centered } else { DeviceQuantizer::new };
+        let quantizer = new(device, values, format, granularity, layout)?;
         let quantizer = quantizer.with_largest_code(largest_code)?;
         let mut quantized = quantizer.allocate()?;
         quantizer.launch(stream, values, &mut quantized)?;
         Ok::<_, Error>(quantized)
     };
-    Ok([
-        quantize(q, Layout::Bhsd, SMALL_CODES)?,
-        quantize(k, Layout::Bhsd, SMALL_CODES)?,
-        quantize(v, value_layout, format.max())?,
-    ])
+    Ok([quantize(q, of_q, Layout::Bhsd)?, quantize(k, of_k, Layout::Bhsd)?, quantize(v, of_v, value_layout)?])
 }
 
 impl DeviceQuantizer {
@@ -113,7 +119,8 @@ impl DeviceQuantizer {
         granularity: Granularity,
         layout: Layout,
     ) -> Result<Self> {
-        Self::prepare(device, values, format, granularity, layout, false)
+        let (dims, values) = (values.dims(), values.format());
+        Self::prepare(device, Kind::new(dims, values, format, layout, false), dims, granularity)
     }
 
     /// The same for a tensor with each channel's mean over the rows subtracted before quantising and kept beside the
@@ -125,46 +132,85 @@ impl DeviceQuantizer {
         granularity: Granularity,
         layout: Layout,
     ) -> Result<Self> {
-        Self::prepare(device, values, format, granularity, layout, true)
+        let (dims, values) = (values.dims(), values.format());
+        Self::prepare(device, Kind::new(dims, values, format, layout, true), dims, granularity)
     }
 
-    fn prepare(
+    /// The same in one launch, where a cluster of blocks holds a head: the means are then summed in f32 in another order, and
+    /// differ from the host's in their last bits. Codes and scales are those of the values less these very means.
+    pub fn centered_once(
         device: &Device,
         values: &DeviceValues,
         format: Fp8Format,
         granularity: Granularity,
         layout: Layout,
-        centered: bool,
     ) -> Result<Self> {
-        let dims = values.dims();
-        let kind = Kind { head_dim: dims.head_dim, values: values.format(), format, layout, centered };
-        let cut = Cut::new(dims, values.format(), granularity, layout)?;
-        let may_fuse = !centered && device.arch()?.has_clusters();
-        let fused = may_fuse.then(|| Fused::new(dims, values.format(), granularity, layout)).flatten();
+        let (dims, values) = (values.dims(), values.format());
+        Self::prepare_once(device, Kind::new(dims, values, format, layout, true), dims, granularity)
+    }
+
+    fn prepare(device: &Device, kind: Kind, dims: Dims, granularity: Granularity) -> Result<Self> {
+        let may_fuse = !kind.centered && device.arch()?.has_clusters();
+        let fused = may_fuse.then(|| Fused::new(dims, kind.values, granularity, kind.layout)).flatten();
+        Self::prepare_as(device, kind, dims, granularity, fused)
+    }
+
+    /// In one launch where that can be, centred or not.
+    fn prepare_once(device: &Device, kind: Kind, dims: Dims, granularity: Granularity) -> Result<Self> {
+        let new = if kind.centered { Fused::centred } else { Fused::new };
+        let may_fuse = device.arch()?.has_clusters();
+        let fused = may_fuse.then(|| new(dims, kind.values, granularity, kind.layout)).flatten();
+        Self::prepare_as(device, kind, dims, granularity, fused)
+    }
+
+    fn prepare_as(
+        device: &Device,
+        kind: Kind,
+        dims: Dims,
+        granularity: Granularity,
+        fused: Option<Fused>,
+    ) -> Result<Self> {
+        let Kind { values, format, layout, centered, .. } = kind;
+        let cut = Cut::new(dims, values, granularity, layout)?;
         let fused = fused.map(|fused| Way::fused(device, kind, fused)).transpose()?.flatten();
+        let way = match fused {
+            Some(fused) => fused,
+            None if granularity == (Granularity::Block { rows: 1 }) && kind.lanes_hold_rows() => {
+                let codes = Loaded::get(device, &kind.program(cut.rows), device.arch()?)?;
+                Way::Rows { kernel: codes.other_function("quantize_rows")?, blocks: cut.codes }
+            }
+            None => Way::steps(device, kind, cut)?,
+        };
         Ok(DeviceQuantizer {
             device: device.clone(),
-            way: fused.map_or_else(|| Way::steps(device, kind, cut), Ok)?,
+            way,
             dims,
-            values: values.format(),
+            values,
             format,
             granularity,
             layout,
             largest_code: format.max(),
+            centred: centered,
         })
     }
 
     /// How many kernels a launch puts into the stream: 1 where every value is read once, else 2, and 4 where it is
     /// centred.
+    #[doc(hidden)]
     pub fn kernels(&self) -> usize {
         match &self.way {
-            Way::Fused { .. } => 1,
+            Way::Fused { .. } | Way::Rows { .. } => 1,
             Way::Steps { centring: None, .. } => 2,
             Way::Steps { centring: Some(_), .. } => 4,
         }
     }
 
     fn is_centered(&self) -> bool {
+        self.centred
+    }
+
+    /// Whether launches keep partial sums.
+    fn has_sums(&self) -> bool {
         matches!(self.way, Way::Steps { centring: Some(_), .. })
     }
 
@@ -184,14 +230,10 @@ impl DeviceQuantizer {
         let tensor =
             DeviceTensor::from_parts(self.dims, self.format, self.granularity, lines, codes, scales, self.largest_code);
         let Dims { batch, heads, len, head_dim } = self.dims;
-        let (means, sums) = match self.is_centered() {
-            true => {
-                let channels = batch * heads * head_dim;
-                let means = Memory::Owned(self.device.allocate(4 * channels)?);
-                (Some(means), Some(self.device.allocate(8 * channels * len.div_ceil(ROWS_PER_SUM))?))
-            }
-            false => (None, None),
-        };
+        let channels = batch * heads * head_dim;
+        let means = self.is_centered().then(|| self.device.allocate(4 * channels)).transpose()?.map(Memory::Owned);
+        let sums_bytes = 8 * channels * len.div_ceil(ROWS_PER_SUM);
+        let sums = self.has_sums().then(|| self.device.allocate(sums_bytes)).transpose()?;
         Ok(Quantized { tensor: tensor.with_means(means), magnitudes: self.device.allocate(4 * count)?, sums })
     }
 
@@ -199,15 +241,30 @@ impl DeviceQuantizer {
     /// must live until it is done.
     pub fn launch(&self, stream: &Stream, values: &DeviceValues, quantized: &mut Quantized) -> Result<()> {
         let argument = self.argument(values, quantized)?;
+        // SAFETY: the pointers were checked to be of this device and of the sizes that the struct says; that they live is the
+        // caller's part.
+        unsafe { self.put(stream, argument) }
+    }
+
+    /// # Safety
+    /// What the argument points at must be on the quantiser's device, as large as the argument says, and live until the
+    /// work is done.
+    unsafe fn put(&self, stream: &Stream, argument: Quantize) -> Result<()> {
         match &self.way {
             Way::Fused { kernel, fused } => {
                 let argument = Quantize { blocks_per_head: fused.per_head, block_rows: fused.block_rows, ..argument };
-                // SAFETY: the kernel takes this struct (its layout is tested), whose pointers were checked to be of this
-                // device and of the sizes that the struct says; that they live is the caller's part.
+                // SAFETY: the kernel takes this struct (its layout is tested); the rest is the caller's word.
                 unsafe { kernel.function().launch(stream, fused.grid(), &argument) }
             }
+            Way::Rows { kernel, blocks } => {
+                let grid = Grid { blocks: blocks.all, threads: THREADS, dynamic_shared_bytes: 0, cluster: 1 };
+                // SAFETY: as above.
+                unsafe { kernel.launch(stream, grid, &Quantize { blocks_per_head: blocks.per_head, ..argument }) }
+            }
             Way::Steps { codes, magnitudes, centring, cut } => {
-                quantized.magnitudes.fill(stream, 0)?;
+                let bytes = 4 * self.granularity.count(self.dims);
+                // SAFETY: there is a magnitude for every scale, by the caller's word.
+                unsafe { fill(self.device.context(), argument.magnitudes, bytes, stream, 0)? };
                 let launch = |function: &Function, blocks: Blocks, threads| {
                     let grid = Grid { blocks: blocks.all, threads, dynamic_shared_bytes: 0, cluster: 1 };
                     // SAFETY: as above.
@@ -252,20 +309,31 @@ impl DeviceQuantizer {
                 "use one device for all",
             ));
         }
-        let strides = values.layout().strides(self.dims);
-        let lines = tensor.lines();
-        let (scale_head_stride, scale_rows) = scale_strides(self.granularity, self.dims.len)?;
         Ok(Quantize {
             values: values.pointer(),
-            batch_stride: stride("values", strides.batch)?,
-            head_stride: stride("values", strides.head)?,
             codes: tensor.codes(),
-            code_batch_stride: stride("codes", lines.batch_stride)?,
-            code_head_stride: stride("codes", lines.head_stride)?,
             magnitudes: quantized.magnitudes.pointer(),
             scales: tensor.scales(),
             sums: quantized.sums.as_ref().map_or(0, Buffer::pointer),
             means: tensor.means().unwrap_or(0),
+            ..self.unbound(values.layout().strides(self.dims), tensor.lines())?
+        })
+    }
+
+    /// What is passed to the kernels, but for the addresses.
+    fn unbound(&self, strides: Strides, lines: &Lines) -> Result<Quantize> {
+        let (scale_head_stride, scale_rows) = scale_strides(self.granularity, self.dims.len)?;
+        Ok(Quantize {
+            values: 0,
+            batch_stride: stride("values", strides.batch)?,
+            head_stride: stride("values", strides.head)?,
+            codes: 0,
+            code_batch_stride: stride("codes", lines.batch_stride)?,
+            code_head_stride: stride("codes", lines.head_stride)?,
+            magnitudes: 0,
+            scales: 0,
+            sums: 0,
+            means: 0,
             row_stride: size("values", strides.row)?,
             code_line_stride: size("codes", lines.line_stride)?,
             scale_head_stride,
@@ -316,6 +384,7 @@ impl Quantized {
     }
 
     /// Sets every code and scale to NaN, in the stream's order: what a launch does not write is then seen.
+    #[doc(hidden)]
     pub fn poison(&mut self, stream: &Stream) -> Result<()> {
         self.tensor.poison(stream)
     }
@@ -346,54 +415,9 @@ fn check_magnitudes(bits: &[u32], dims: Dims, granularity: Granularity) -> Resul
     Err(Error::invalid("values", format!("{what} {place}"), "quantise finite values only"))
 }
 
-/// What the kernels are compiled for.
-#[derive(Debug, Clone, Copy)]
-struct Kind {
-    head_dim: usize,
-    values: ValueFormat,
-    format: Fp8Format,
-    layout: Layout,
-    centered: bool,
-}
-
-impl Kind {
-    /// The launches that each do a step; `rows` are those of a block that does not transpose.
-    fn program(self, rows: usize) -> Program {
-        let defines = self.defines(("ROWS", rows));
-        Program { file: "quantize/quantize.cu", entry: "quantize_codes", defines, dynamic_shared_bytes: 0 }
-    }
-
-    /// The one launch.
-    fn fused_program(self, fused: Fused) -> Program {
-        Program {
-            file: "quantize/fused.cu",
-            entry: "quantize_fused",
-            defines: self.defines(("VECTORS", fused.vectors)),
-            dynamic_shared_bytes: fused.held_bytes(),
-        }
-    }
-
-    fn defines(self, (name, value): (&'static str, usize)) -> Vec<(&'static str, String)> {
-        let flag = |on: bool| u8::from(on).to_string();
-        vec![
-            ("ELEMENT", (self.values as u8).to_string()),
-            ("HEAD_DIM", self.head_dim.to_string()),
-            (name, value.to_string()),
-            ("FORMAT_E5M2", flag(self.format == Fp8Format::E5m2)),
-            ("TRANSPOSED", flag(self.layout.is_transposed())),
-            ("EXCHANGED", flag(self.layout == Layout::BhdsExchanged)),
-            ("CENTERED", flag(self.centered)),
-        ]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::Arch;
-    use crate::cuda::compile::Compiler;
-    use rayon::prelude::*;
-    use std::collections::HashSet;
 
     const DIMS: Dims = Dims { batch: 2, heads: 3, len: 100, head_dim: 64 };
 
@@ -414,73 +438,5 @@ mod tests {
             error(&bits, Granularity::Block { rows: 64 }),
             "values: NaN in batch 1, head 1, rows 64 to 99; quantise finite values only"
         );
-    }
-
-    /// Every kind of heads of this many channels.
-    fn kinds(head_dim: usize) -> Vec<Kind> {
-        let mut kinds = Vec::new();
-        for values in [ValueFormat::F32, ValueFormat::F16, ValueFormat::Bf16] {
-            for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
-                for layout in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
-                    kinds.extend([false, true].map(|centered| Kind { head_dim, values, format, layout, centered }));
-                }
-            }
-        }
-        kinds
-    }
-
-    fn program(kind: Kind) -> Program {
-        let dims = Dims { head_dim: kind.head_dim, ..DIMS };
-        kind.program(Cut::new(dims, kind.values, Granularity::Head, Layout::Bhsd).unwrap().rows)
-    }
-
-    fn programs(head_dim: usize) -> Vec<Program> {
-        kinds(head_dim).into_iter().map(program).collect()
-    }
-
-    /// The programs of one launch, for short heads and for long ones.
-    fn fused_programs(head_dim: usize) -> Vec<Program> {
-        let lens = |values: ValueFormat| [1, (2 << 20) / (head_dim * values.bytes())];
-        let of = |kind: Kind, len| {
-            let fused = Fused::new(Dims { len, head_dim, ..DIMS }, kind.values, Granularity::Head, kind.layout)?;
-            Some(kind.fused_program(fused))
-        };
-        let plain = kinds(head_dim).into_iter().filter(|kind| !kind.centered);
-        plain.flat_map(|kind| lens(kind.values).map(|len| of(kind, len))).flatten().collect()
-    }
-
-    /// Compiled where NVRTC is, and skipped elsewhere unless `EIGHTFOLD_REQUIRE_NVRTC` is set.
-    #[test]
-    fn every_program_compiles_without_spills() {
-        let compiler = match Compiler::find() {
-            Ok(compiler) => compiler,
-            Err(error) => {
-                assert!(std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_none(), "{error}");
-                return;
-            }
-        };
-        let some = |head_dim, step| programs(head_dim).into_iter().step_by(step);
-        // Heads of odd sizes have loops that the usual ones do not.
-        let hopper = programs(128).into_iter().chain([8, 72, 1 << 14].into_iter().flat_map(|dim| some(dim, 11)));
-        let fused = [64, 128].into_iter().flat_map(fused_programs);
-        let odd_fused = [8, 72, 256, 320].into_iter().flat_map(|dim| fused_programs(dim).into_iter().step_by(5));
-        let hopper = hopper.chain(fused).chain(odd_fused);
-        let jobs: Vec<_> = hopper.map(|program| (program, Arch::Sm90)).collect();
-        let jobs = jobs.into_iter().chain(some(128, 5).map(|program| (program, Arch::Sm89))).collect::<Vec<_>>();
-        jobs.into_par_iter().for_each(|(program, arch)| {
-            let cubin = compiler.compile(&program, arch).unwrap();
-            assert!(cubin.is_lean(), "{program:?}: {}", cubin.log);
-        });
-    }
-
-    #[test]
-    fn every_kind_of_values_and_codes_is_a_program_of_its_own() {
-        let all: HashSet<_> = [64, 128].into_iter().flat_map(programs).collect();
-        assert_eq!(all.len(), 2 * 3 * 2 * 3 * 2);
-        let fused: HashSet<_> = [64, 128].into_iter().flat_map(fused_programs).collect();
-        assert_eq!(fused.len(), 2 * 3 * 2 * 3 * 2);
-        let kind = kinds(64)[0];
-        assert_eq!(kind.layout, Layout::Bhsd);
-        assert_eq!(program(kind), program(Kind { layout: Layout::Bshd, ..kind }));
     }
 }

@@ -1,7 +1,7 @@
 //! The arithmetic of `kernels/quantize/quotient.cuh`, step by step, and that it gives the codes of a division.
 //!
 //! A code depends on where the quotient, rounded to f32, lies with respect to the points half way between two values of
-//! the format. Those have at most five significant bits, so that there are 16 of them up to a power of two; a scale has
+//! the format. Those have at most eight significant bits, so that there are 128 of them up to a power of two; a scale has
 //! 2²³ mantissas; and powers of two change nothing while nothing overflows or underflows, for which the factor cares.
 //! The corrected guess and the rounded quotient are both within 0.6 ulp of the quotient. So it is enough to look at
 //! every mantissa, every half-way point, and the few values whose quotients are within an ulp of it.
@@ -53,7 +53,7 @@ fn failures(mantissas: std::ops::Range<u32>) -> Vec<u32> {
                 };
                 (middle - STEPS..=middle + STEPS).fold(false, |any, bits| any | differs(bits))
             };
-            (16..32u8).any(|sixteenths| wrong(f32::from(sixteenths) / 16.0))
+            (128..=255u8).any(|parts| wrong(f32::from(parts) / 128.0))
         })
         .collect()
 }
@@ -102,8 +102,10 @@ fn a_product_with_the_inverse_would_not_do() {
     assert!(wrong);
 }
 
+const FORMATS: [Fp8Format; 3] = [Fp8Format::E4m3, Fp8Format::E5m2, Fp8Format::Int8];
+
 fn assert_codes(value: f32, scale: f32) {
-    for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+    for format in FORMATS {
         let (got, expected) = (quotient(value, divisor(scale)), value / scale);
         let code = |quotient| fp8::encode(format, quotient);
         assert_eq!(code(got), code(expected), "{value:e} / {scale:e} is {expected:e}, not {got:e}, in {format}");
@@ -117,8 +119,8 @@ fn no_exponent_changes_a_code() {
     for exponent in 1..255 {
         for scale in mantissas.map(|mantissa| f32::from_bits(exponent << 23 | mantissa)) {
             for code in 0..=0x7b {
-                // The values of both formats, and the points half way to the next.
-                for format in [Fp8Format::E4m3, Fp8Format::E5m2] {
+                // The values of each format, and the points half way to the next.
+                for format in FORMATS {
                     let (low, high) = (fp8::decode(format, code), fp8::decode(format, code + 1));
                     for quotient in [low, low + (high - low) / 2.0] {
                         let middle = (scale * quotient).to_bits();

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Dims, Fp8Tensor, Layout, Strides};
 use std::borrow::Cow;
 
-/// The side of the squares in which codes are turned: a few cache lines in both directions.
+/// The side of the squares in which codes are transposed: a few cache lines in both directions.
 const TILE: usize = 64;
 
 /// The lines of a tensor, with distances in bytes: a line is a row of channels, or where the layout is transposed a row
@@ -33,7 +33,7 @@ impl Lines {
         let (batch_stride, head_stride, line_stride) = match layout {
             Layout::Bhsd => (heads * len * line, len * line, line),
             Layout::Bshd => (heads * len * line, line, heads * line),
-            Layout::Bhds | Layout::BhdsExchanged => (heads * head_dim * line, head_dim * line, line),
+            Layout::Bhds | Layout::Packed => (heads * head_dim * line, head_dim * line, line),
         };
         Ok(Lines { dims, layout, batch_stride, head_stride, line_stride })
     }
@@ -42,7 +42,7 @@ impl Lines {
     pub(crate) fn strided(dims: Dims, layout: Layout, strides: Strides) -> Result<Lines> {
         let (line_stride, inner) = match layout {
             Layout::Bhsd | Layout::Bshd => (strides.row, strides.channel),
-            Layout::Bhds | Layout::BhdsExchanged => (strides.channel, strides.row),
+            Layout::Bhds | Layout::Packed => (strides.channel, strides.row),
         };
         let lines = Lines { dims, layout, batch_stride: strides.batch, head_stride: strides.head, line_stride };
         if inner != 1 {
@@ -110,10 +110,11 @@ impl Lines {
         if self.layout.is_transposed() { self.dims.head_dim } else { self.dims.len }
     }
 
-    /// Which element of a line is at this position of it.
+    /// Which element of a line is at this position of it. Packed lines hold rows where the hopper kernel's weights come out of one
+    /// product and go into the next: position 4q + 2h + e of every 16 holds row 8h + 2q + e (q below 4, h and e below 2).
     fn element_at(&self, position: usize) -> usize {
         match self.layout {
-            Layout::BhdsExchanged => {
+            Layout::Packed => {
                 let [q, h, e] = [position >> 2 & 3, position >> 1 & 1, position & 1];
                 (position & !15) + 8 * h + 2 * q + e
             }
@@ -133,7 +134,7 @@ impl Lines {
         let strides = tensor.strides();
         let (along, across) = match self.layout {
             Layout::Bhsd | Layout::Bshd => (strides.channel, strides.row),
-            Layout::Bhds | Layout::BhdsExchanged => (strides.row, strides.channel),
+            Layout::Bhds | Layout::Packed => (strides.row, strides.channel),
         };
         let mut laid = vec![0; self.extent_bytes()];
         for batch in 0..self.dims.batch {
@@ -159,7 +160,7 @@ impl Lines {
         Cow::Owned(laid)
     }
 
-    /// The codes of these lines in the layout's own order, without padding and with nothing exchanged.
+    /// The codes of these lines in the layout's own order, without padding and with nothing packed.
     pub(crate) fn gather(&self, laid: &[u8]) -> Vec<u8> {
         let strides = self.layout.strides(self.dims);
         let line = if self.layout.is_transposed() { strides.channel } else { strides.row };
@@ -170,7 +171,7 @@ impl Lines {
                     let from = self.line_offset(batch, head, index);
                     let to = strides.row_offset(batch, head, 0) + index * line;
                     let codes = &mut codes[to..to + self.line_bytes()];
-                    if self.layout == Layout::BhdsExchanged {
+                    if self.layout == Layout::Packed {
                         for (position, code) in laid[from..from + padded_bytes(codes.len())].iter().enumerate() {
                             if let Some(place) = codes.get_mut(self.element_at(position)) {
                                 *place = *code;
@@ -204,12 +205,12 @@ mod tests {
         for from in LAYOUTS {
             let tensor = tensor(from);
             let values = tensor.dequantize();
-            for to in [LAYOUTS.as_slice(), &[Layout::BhdsExchanged]].concat() {
+            for to in [LAYOUTS.as_slice(), &[Layout::Packed]].concat() {
                 let lines = Lines::padded(DIMS, to).unwrap();
                 let laid = lines.lay_out(&tensor);
                 assert_eq!(laid.len(), lines.extent_bytes(), "{from} to {to}");
                 let codes = lines.gather(&laid);
-                let plain = if to == Layout::BhdsExchanged { Layout::Bhds } else { to };
+                let plain = if to == Layout::Packed { Layout::Bhds } else { to };
                 let turned = Fp8Tensor::new(DIMS, plain, Fp8Format::E4m3, codes, tensor.scales().clone()).unwrap();
                 assert_eq!(turned.dequantize(), values, "{from} to {to}");
                 let sum = |codes: &[u8]| codes.iter().map(|code| u64::from(*code)).sum::<u64>();
@@ -219,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_exchanged_within_every_16() {
+    fn rows_are_packed_within_every_16() {
         let dims = Dims { batch: 1, heads: 1, len: 18, head_dim: 1 };
         let codes: Vec<u8> = (1..=18).collect();
         let tensor =
             Fp8Tensor::new(dims, Layout::Bhds, Fp8Format::E4m3, codes, Scales::per_tensor(1.0).unwrap()).unwrap();
-        let laid = Lines::padded(dims, Layout::BhdsExchanged).unwrap().lay_out(&tensor).into_owned();
+        let laid = Lines::padded(dims, Layout::Packed).unwrap().lay_out(&tensor).into_owned();
         assert_eq!(laid[..16], [1, 2, 9, 10, 3, 4, 11, 12, 5, 6, 13, 14, 7, 8, 15, 16]);
         assert_eq!(laid[16..], [17, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }

@@ -8,14 +8,15 @@ pub use output::{DeviceOutput, RawOutput};
 
 use super::driver::{ALIGNMENT_BYTES, Context, Device, Stream, check_pointer};
 use crate::error::{Error, Result};
+use crate::operands::{Operand, Operands};
 use crate::tensor::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Strides};
 pub(crate) use lines::Lines;
 pub(crate) use memory::Memory;
 use std::sync::Arc;
 
-/// An FP8 tensor in device memory: codes, scales, and means where it was centred.
+/// An FP8 tensor in device memory: codes, scales, means where it was centred, and of Q the sinks of its heads where they have some.
 ///
-/// Its codes lie in lines: rows of channels, or for V also rows of keys ([`Layout::Bhds`], [`Layout::BhdsExchanged`]). A
+/// Its codes lie in lines: rows of channels, or for V also rows of keys ([`Layout::Bhds`], [`Layout::Packed`]). A
 /// line starts at a multiple of 16 bytes and is padded to one with zeros.
 #[derive(Debug)]
 pub struct DeviceTensor {
@@ -27,11 +28,13 @@ pub struct DeviceTensor {
     codes: Memory,
     scales: Memory,
     means: Option<Memory>,
+    sinks: Option<Memory>,
     largest_code: f32,
 }
 
 /// A caller's tensor in device memory, by its addresses.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct RawTensor {
     /// The logical dimensions.
     pub dims: Dims,
@@ -51,13 +54,15 @@ pub struct RawTensor {
     pub scale_count: usize,
     /// The address of the channel means, f32 in `[batch, head, channel]` order, if the tensor was centred.
     pub means: Option<u64>,
+    /// Of queries, the address of the sink of each head, f32, if they have some.
+    pub sinks: Option<u64>,
     /// A promise that no code is larger in magnitude than this; none promises nothing.
     pub largest_code: Option<f32>,
 }
 
 impl DeviceTensor {
     /// Copies a tensor to the device, laid out as the kernel wants it: rows of channels, or for V also rows of keys
-    /// ([`Layout::Bhds`], [`Layout::BhdsExchanged`]), each padded to a multiple of 16 bytes.
+    /// ([`Layout::Bhds`], [`Layout::Packed`]), each padded to a multiple of 16 bytes.
     ///
     /// Waits for the stream, so that the tensor may be dropped.
     pub fn upload(device: &Device, stream: &Stream, tensor: &Fp8Tensor, layout: Layout) -> Result<Self> {
@@ -79,6 +84,7 @@ impl DeviceTensor {
             codes: Memory::Owned(buffer),
             scales: upload_f32(tensor.scales().values())?,
             means: tensor.means().map(upload_f32).transpose()?,
+            sinks: tensor.sinks().map(upload_f32).transpose()?,
             largest_code: tensor.largest_code(),
         })
     }
@@ -88,7 +94,7 @@ impl DeviceTensor {
     /// # Safety
     /// The memory must hold what `raw` says, stay alive as long as the value is used, and not be written meanwhile.
     /// Every code must be finite and no larger than promised, and so must be what pads a line to 16 bytes; zeros are.
-    /// Every scale must be finite and positive. These are not checked, because that would need a wait for the device.
+    /// Every scale must be finite and positive, and every sink finite. These are not checked, because that would need a wait for the device.
     pub unsafe fn from_raw(device: &Device, raw: RawTensor) -> Result<Self> {
         let RawTensor { dims, format, layout, granularity, .. } = raw;
         let lines = raw.lines()?;
@@ -97,6 +103,9 @@ impl DeviceTensor {
         check_pointer(context, "scales", raw.scales, 4 * raw.scale_count, false)?;
         if let Some(means) = raw.means {
             check_pointer(context, "means", means, 4 * dims.batch * dims.heads * dims.head_dim, false)?;
+        }
+        if let Some(sinks) = raw.sinks {
+            check_pointer(context, "sinks", sinks, 4 * dims.heads, false)?;
         }
         let borrowed = |pointer| Memory::Borrowed { context: context.clone(), pointer };
         Ok(DeviceTensor {
@@ -108,6 +117,7 @@ impl DeviceTensor {
             codes: borrowed(raw.codes),
             scales: borrowed(raw.scales),
             means: raw.means.map(borrowed),
+            sinks: raw.sinks.map(borrowed),
             largest_code: raw.largest_code.unwrap_or(format.max()),
         })
     }
@@ -123,7 +133,7 @@ impl DeviceTensor {
         largest_code: f32,
     ) -> Self {
         let layout = lines.layout();
-        DeviceTensor { dims, layout, format, granularity, lines, codes, scales, means: None, largest_code }
+        DeviceTensor { dims, layout, format, granularity, lines, codes, scales, means: None, sinks: None, largest_code }
     }
 
     /// The same, centred: with means that a kernel fills.
@@ -175,13 +185,18 @@ impl DeviceTensor {
         self.means.as_ref().map(Memory::pointer)
     }
 
+    /// The address of the first head's sink, if its heads have some.
+    pub fn sinks(&self) -> Option<u64> {
+        self.sinks.as_ref().map(Memory::pointer)
+    }
+
     /// No code is larger in magnitude, as far as is known: the format's largest value where nothing is.
     pub fn largest_code(&self) -> f32 {
         self.largest_code
     }
 
-    /// Copies the tensor to the host, into its own layout without padding, and waits for it; exchanged rows come back in
-    /// order.
+    /// Copies the tensor to the host, into its own layout without padding, and waits for it; what is packed comes back
+    /// transposed.
     ///
     /// A scale or a code that is not finite, as quantising values that are not finite leaves them, is an error.
     pub fn download(&self, stream: &Stream) -> Result<Fp8Tensor<'static>> {
@@ -191,14 +206,18 @@ impl DeviceTensor {
         self.codes.download(stream, &mut lines)?;
         let codes = self.lines.gather(&lines);
         let scales = crate::tensor::Scales::new(self.granularity, scales)?;
-        let layout = if self.layout == Layout::BhdsExchanged { Layout::Bhds } else { self.layout };
-        let tensor = Fp8Tensor::new(self.dims, layout, self.format, codes, scales)?;
-        match &self.means {
-            Some(means) => {
-                let mut values = vec![0.0f32; self.dims.batch * self.dims.heads * self.dims.head_dim];
-                means.download(stream, &mut values)?;
-                tensor.with_means(values)
-            }
+        let layout = if self.layout == Layout::Packed { Layout::Bhds } else { self.layout };
+        let mut tensor = Fp8Tensor::new(self.dims, layout, self.format, codes, scales)?;
+        let download_f32 = |memory: &Memory, count| {
+            let mut values = vec![0.0f32; count];
+            memory.download(stream, &mut values)?;
+            Ok::<_, Error>(values)
+        };
+        if let Some(means) = &self.means {
+            tensor = tensor.with_means(download_f32(means, self.dims.batch * self.dims.heads * self.dims.head_dim)?)?;
+        }
+        match &self.sinks {
+            Some(sinks) => tensor.with_sinks(download_f32(sinks, self.dims.heads)?),
             None => Ok(tensor),
         }
     }
@@ -212,16 +231,53 @@ impl DeviceTensor {
     }
 }
 
+impl Operands {
+    /// Of tensors on the device.
+    pub fn of(q: &DeviceTensor, k: &DeviceTensor, v: &DeviceTensor) -> Self {
+        let [q, k, v] = [q, k, v].map(|tensor| Operand {
+            dims: tensor.dims(),
+            format: tensor.format(),
+            layout: tensor.layout(),
+            granularity: tensor.granularity(),
+            centred: tensor.means().is_some(),
+            largest_code: tensor.largest_code(),
+        });
+        Operands { q, k, v }
+    }
+}
+
 impl RawTensor {
+    /// A tensor without gaps in this layout. What differs is set in the fields: strides, means, a promise of small codes.
+    pub fn new(
+        dims: Dims,
+        format: Fp8Format,
+        layout: Layout,
+        codes: u64,
+        granularity: Granularity,
+        scales: u64,
+    ) -> Self {
+        RawTensor {
+            dims,
+            format,
+            layout,
+            codes,
+            strides: layout.strides(dims),
+            granularity,
+            scales,
+            scale_count: granularity.count(dims),
+            means: None,
+            sinks: None,
+            largest_code: None,
+        }
+    }
+
     /// The lines of the tensor, if its sizes, strides and counts are sound.
     fn lines(&self) -> Result<Lines> {
         let count = self.dims.checked_count()?;
         if count == 0 {
             return Err(Error::invalid("dims", format!("{} has a zero size", self.dims), "give positive sizes"));
         }
-        if self.granularity == (Granularity::Block { rows: 0 }) {
-            return Err(Error::invalid("scales", "a block of 0 rows holds nothing", "give at least 1 row per block"));
-        }
+        self.granularity.check("scales")?;
         let expected = self.granularity.count(self.dims);
         if self.scale_count != expected {
             return Err(Error::invalid(
@@ -276,6 +332,7 @@ mod tests {
             scales: 0x2000,
             scale_count: 6,
             means: None,
+            sinks: None,
             largest_code: None,
         }
     }

@@ -20,6 +20,7 @@ pub struct DeviceOutput {
 
 /// A caller's output in device memory, by its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RawOutput {
     /// The address of the first value.
     pub values: u64,
@@ -29,10 +30,17 @@ pub struct RawOutput {
     pub lse: Option<u64>,
 }
 
+impl RawOutput {
+    /// Values at these distances; the log-sum-exp, where the problem asks for it, is set in its field.
+    pub fn new(values: u64, strides: Strides) -> Self {
+        RawOutput { values, strides, lse: None }
+    }
+}
+
 impl DeviceOutput {
     /// Room for the output of a problem.
     pub fn new(device: &Device, problem: &Problem) -> Result<Self> {
-        let dims = problem.shape().query_dims();
+        let dims = problem.output_dims();
         let count = dims.checked_count()?;
         let format = problem.output_format();
         let lse = problem.lse().then(|| device.allocate(4 * (count / dims.head_dim))).transpose()?;
@@ -51,7 +59,7 @@ impl DeviceOutput {
     /// The memory must be as large as the problem and the strides say, stay alive until every launch into it is done,
     /// and be used by no one else meanwhile.
     pub unsafe fn from_raw(device: &Device, problem: &Problem, raw: RawOutput) -> Result<Self> {
-        let dims = problem.shape().query_dims();
+        let dims = problem.output_dims();
         let format = problem.output_format();
         let bytes = check_raw(problem, &raw)?;
         let context = device.context();
@@ -69,7 +77,27 @@ impl DeviceOutput {
         })
     }
 
+    /// An output whose addresses come with every launch; `placeholder` stands for them.
+    pub(in crate::cuda) fn unbound(
+        device: &Device,
+        problem: &Problem,
+        strides: Strides,
+        placeholder: u64,
+    ) -> Result<Self> {
+        let lse = problem.lse().then_some(placeholder);
+        check_raw(problem, &RawOutput { values: placeholder, strides, lse })?;
+        let borrowed = |pointer| Memory::Borrowed { context: device.context().clone(), pointer };
+        Ok(DeviceOutput {
+            dims: problem.output_dims(),
+            format: problem.output_format(),
+            strides,
+            values: borrowed(placeholder),
+            lse: lse.map(borrowed),
+        })
+    }
+
     /// Fills it with NaN, in the stream's order.
+    #[doc(hidden)]
     pub fn poison(&mut self, stream: &Stream) -> Result<()> {
         // All bits set is NaN in every output format.
         let bytes = self.dense_bytes("be poisoned")?;
@@ -124,7 +152,7 @@ impl DeviceOutput {
 
     /// Whether this is room for that problem's output.
     pub(crate) fn check(&self, problem: &Problem) -> Result<()> {
-        let fits = self.dims == problem.shape().query_dims()
+        let fits = self.dims == problem.output_dims()
             && self.format == problem.output_format()
             && self.lse.is_some() == problem.lse();
         if !fits {
@@ -168,7 +196,7 @@ fn element_bytes(format: OutputFormat) -> usize {
 
 /// The bytes from the first value to the last, if the strides are sound and the log-sum-exp is there if it is wanted.
 fn check_raw(problem: &Problem, raw: &RawOutput) -> Result<usize> {
-    let Dims { batch, heads, len, head_dim } = problem.shape().query_dims();
+    let Dims { batch, heads, len, head_dim } = problem.output_dims();
     let element = element_bytes(problem.output_format());
     if raw.strides.channel != 1 {
         return Err(Error::invalid(

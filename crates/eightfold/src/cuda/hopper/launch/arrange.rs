@@ -4,10 +4,10 @@ use crate::cuda::Arch;
 use crate::cuda::compile::Program;
 use crate::cuda::counts::{size, stride};
 use crate::cuda::driver::{Device, Grid};
-use crate::cuda::kernel::{Address, Argument, Call};
+use crate::cuda::kernel::{Address, Argument, Call, Role, Slot};
 use crate::cuda::loaded::Loaded;
 use crate::cuda::tensor::{DeviceTensor, Lines};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Dims;
 use std::mem::offset_of;
 
@@ -37,14 +37,13 @@ struct Arrange {
     blocks_per_head: i32,
 }
 
+/// What it is given by address, but for the workspace.
+pub(super) const SLOTS: &[Slot] = &[Slot::pointer(Role::V, offset_of!(Arrange, codes))];
+
 /// The launch that puts V in order, at this place of the workspace, in these lines.
 pub(super) fn call(device: &Device, v: &DeviceTensor, to: &Lines, place: usize) -> Result<Call> {
     let (dims, from) = (v.dims(), v.lines());
     let from_rows = !v.layout().is_transposed();
-    if !dims.head_dim.is_multiple_of(TILE_CHANNELS) {
-        let reason = format!("{} is not a multiple of the {TILE_CHANNELS} channels that a block turns", dims.head_dim);
-        return Err(Error::invalid("head_dim", reason, "quantise V for the hopper kernel, transposed"));
-    }
     let per_head = blocks_per_head(dims, from_rows);
     let blocks = size("blocks that put V in order", per_head.saturating_mul(dims.batch * dims.heads))?;
     let argument = Arrange {

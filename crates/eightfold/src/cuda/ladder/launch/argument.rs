@@ -1,24 +1,20 @@
-//! What is passed to `ladder_attention` by value; the structs of `kernels/ladder/attention.cu`, field by field.
+//! What is passed to `ladder_attention` by value; the structs of `kernels/ladder/problem.cuh`, field by field.
 
-use crate::cuda::counts::{scale_strides, size, stride};
+use crate::cuda::argument::{CodeLines, OutputRows, Scales, sinks_behind};
+use crate::cuda::counts::size;
+use crate::cuda::kernel::{Role, Slot};
 use crate::cuda::tensor::{DeviceOutput, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use std::f32::consts::LOG2_E;
+use std::mem::offset_of;
 
-/// Where a tensor lies: line = row of channels, or for V transposed a row of keys of one channel.
+/// An FP8 tensor.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Operand {
-    codes: u64,
-    batch_stride: i64,
-    head_stride: i64,
-    line_stride: i64,
-    scales: u64,
-    /// Scales from one (batch, head) to the next.
-    scale_head_stride: i32,
-    /// Rows that share a scale.
-    scale_rows: i32,
+    lines: CodeLines,
+    scales: Scales,
 }
 
 /// One problem with its tensors.
@@ -30,11 +26,7 @@ pub(super) struct Attention {
     v: Operand,
     k_means: u64,
     v_means: u64,
-    output: u64,
-    output_batch_stride: i64,
-    output_head_stride: i64,
-    output_row_stride: i64,
-    lse: u64,
+    output: OutputRows,
     pub(super) queue: u64,
     pub(super) dump: u64,
     batch: i32,
@@ -48,22 +40,28 @@ pub(super) struct Attention {
     pub(super) paired_from: i32,
 }
 
+/// What it is given by address, but for the workspace and V's means, which no caller's V has.
+pub(super) const SLOTS: &[Slot] = &[
+    Slot::pointer(Role::Q, offset_of!(Attention, q) + offset_of!(Operand, lines)),
+    Slot::pointer(Role::K, offset_of!(Attention, k) + offset_of!(Operand, lines)),
+    Slot::pointer(Role::V, offset_of!(Attention, v) + offset_of!(Operand, lines)),
+    Slot::pointer(Role::QScales, offset_of!(Attention, q) + offset_of!(Operand, scales)),
+    Slot::pointer(Role::KScales, offset_of!(Attention, k) + offset_of!(Operand, scales)),
+    Slot::pointer(Role::VScales, offset_of!(Attention, v) + offset_of!(Operand, scales)),
+    Slot::pointer(Role::KMeans, offset_of!(Attention, k_means)),
+    Slot::pointer(Role::Output, offset_of!(Attention, output)),
+    Slot::pointer(Role::Lse, offset_of!(Attention, output) + OutputRows::LSE),
+    sinks_behind::<Attention>(),
+];
+
 impl Operand {
     fn new(tensor: &DeviceTensor) -> Result<Operand> {
-        let lines = tensor.lines();
-        let (scale_head_stride, scale_rows) = scale_strides(tensor.granularity(), tensor.dims().len)?;
-        Ok(Operand {
-            codes: tensor.codes(),
-            batch_stride: stride("strides", lines.batch_stride)?,
-            head_stride: stride("strides", lines.head_stride)?,
-            // The kernel multiplies by it in 32 bits.
-            line_stride: u32::try_from(lines.line_stride).map(i64::from).map_err(|_| {
-                Error::invalid("strides", "lines are 4 GiB or more apart", "lay the tensor out as bhsd")
-            })?,
-            scales: tensor.scales(),
-            scale_head_stride,
-            scale_rows,
-        })
+        let lines = CodeLines::new(tensor)?;
+        // The kernel multiplies by it in 32 bits.
+        if u32::try_from(lines.line_stride()).is_err() {
+            return Err(Error::invalid("strides", "lines are 4 GiB or more apart", "lay the tensor out as bhsd"));
+        }
+        Ok(Operand { lines, scales: Scales::new(tensor)? })
     }
 }
 
@@ -77,18 +75,13 @@ impl Attention {
         output: &DeviceOutput,
     ) -> Result<Attention> {
         let shape = problem.shape();
-        let strides = output.strides();
         Ok(Attention {
             q: Operand::new(q)?,
             k: Operand::new(k)?,
             v: Operand::new(v)?,
             k_means: k.means().unwrap_or(0),
             v_means: v.means().unwrap_or(0),
-            output: output.values(),
-            output_batch_stride: stride("output", strides.batch)?,
-            output_head_stride: stride("output", strides.head)?,
-            output_row_stride: stride("output", strides.row)?,
-            lse: output.lse().unwrap_or(0),
+            output: OutputRows::new(output)?,
             queue: 0,
             dump: 0,
             batch: size("batch", shape.batch)?,
@@ -106,13 +99,12 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::offset_of;
 
     /// The offsets that the C struct has, by the rules of its language, on the device.
     #[test]
     fn the_layout_is_that_of_the_device_code() {
         assert_eq!(size_of::<Operand>(), 48);
-        assert_eq!((offset_of!(Operand, scales), offset_of!(Operand, scale_rows)), (32, 44));
+        assert_eq!(offset_of!(Operand, scales), 32);
         assert_eq!((size_of::<Attention>(), align_of::<Attention>()), (248, 8));
         let offsets = [
             (offset_of!(Attention, k), 48),
@@ -120,8 +112,6 @@ mod tests {
             (offset_of!(Attention, k_means), 144),
             (offset_of!(Attention, v_means), 152),
             (offset_of!(Attention, output), 160),
-            (offset_of!(Attention, output_row_stride), 184),
-            (offset_of!(Attention, lse), 192),
             (offset_of!(Attention, queue), 200),
             (offset_of!(Attention, dump), 208),
             (offset_of!(Attention, batch), 216),

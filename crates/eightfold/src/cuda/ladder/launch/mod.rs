@@ -1,16 +1,13 @@
 //! Host side of `kernels/ladder/attention.cu`: what is passed to it, how many blocks, and the memory that it needs.
 
 mod argument;
-mod dump;
-mod work;
-
-pub use dump::{Tile, TileDump};
+mod tiling;
 
 use super::config::{Config, Schedule};
+use crate::cuda::argument::with_extras;
 use crate::cuda::counts::size;
-use crate::cuda::driver::{Device, Grid, Stream};
-use crate::cuda::kernel::{Address, Argument, Call, Calls, Fitted};
-use crate::cuda::loaded::Loaded;
+use crate::cuda::driver::{Grid, Stream};
+use crate::cuda::kernel::{Address, Call, Calls, Fitted, Kernel, Slots};
 use crate::cuda::tensor::{DeviceOutput, DeviceTensor};
 use crate::cuda::workspace::{Division, Workspace};
 use crate::cuda::{Config as AnyConfig, Operands, Specialisation};
@@ -43,10 +40,11 @@ pub(crate) fn calls(
         loaded: fitted.loaded.clone(),
         grid,
         early: false,
-        argument: Argument::of(&argument),
+        argument: with_extras(&argument, problem, q.sinks())?,
         addresses: [queue, None, None],
     };
-    Ok(Calls { first: None, main, bytes: division.bytes() })
+    let slots = Slots { first: &[], main: argument::SLOTS };
+    Ok(Calls { first: None, main, list: None, bytes: division.bytes(), zeroed_bytes: division.zeroed_bytes(), slots })
 }
 
 /// What a launch needs, whatever the problem.
@@ -58,11 +56,6 @@ pub(crate) fn workspace_bytes(config: &Config) -> Result<usize> {
     Ok(division.bytes())
 }
 
-/// Tiles of (queries × keys) that a launch computes.
-pub(crate) fn tiles(config: &Config, problem: &Problem) -> u64 {
-    work::tiles(problem, config)
-}
-
 fn argument(
     config: &Config,
     Fitted { device, blocks_per_multiprocessor, .. }: &Fitted,
@@ -70,30 +63,38 @@ fn argument(
     [q, k, v]: [&DeviceTensor; 3],
     output: &DeviceOutput,
 ) -> Result<(Attention, Grid)> {
-    let units = work::units(problem, config)?;
+    let units = tiling::units(problem, config)?;
     let multiprocessors = device.info().multiprocessors;
     let mut argument = Attention::new(problem, q, k, v, output)?;
-    let paired_from = work::paired_from(units, config, multiprocessors, *blocks_per_multiprocessor);
+    let paired_from = tiling::paired_from(units, config, multiprocessors, *blocks_per_multiprocessor);
     argument.paired_from = size("multiprocessors", paired_from)?;
     let grid = Grid {
-        blocks: work::blocks(units, config, multiprocessors, *blocks_per_multiprocessor),
+        blocks: tiling::blocks(units, config, multiprocessors, *blocks_per_multiprocessor),
         threads: config.threads() as u32,
-        dynamic_shared_bytes: super::shared_bytes(config, problem.shape().head_dim),
+        dynamic_shared_bytes: super::shared_bytes(config, problem.shape().head_dim, problem.value_dims().head_dim),
         cluster: 1,
     };
     Ok((argument, grid))
 }
 
-/// Runs once in debug mode and returns the intermediate tiles of one unit of work. Waits for the stream.
-pub fn dump(
-    device: &Device,
+/// What the buffer of a dump is filled with before the launch: bits of a NaN that no arithmetic makes.
+pub const DUMP_UNTOUCHED: u8 = 0xff;
+
+/// Floats of one key tile in a dump (scores, weights, sums, maxima and row sums), and how many tiles there may be.
+pub fn dump_floats(config: &Config, problem: &Problem) -> (usize, usize) {
+    let floats = config.tile_queries * (2 * config.tile_keys + problem.value_dims().head_dim + 2);
+    (floats, problem.shape().key_len.div_ceil(config.tile_keys))
+}
+
+/// Runs once in debug mode and returns what one unit of work left of its intermediate tiles. Waits for the stream.
+pub fn launch_dump(
     stream: &Stream,
     problem: &Problem,
     config: &Config,
     [q, k, v]: [&DeviceTensor; 3],
     unit: usize,
-) -> Result<TileDump> {
-    let units = work::units(problem, config)?;
+) -> Result<Vec<f32>> {
+    let units = tiling::units(problem, config)?;
     if unit >= units as usize {
         return Err(Error::invalid(
             "unit",
@@ -108,29 +109,24 @@ pub fn dump(
             "set key_groups=1 (and as many tile_queries as 16 for each warp)",
         ));
     }
-    let operands = Operands::of(q, k, v);
+    let (floats, tiles) = dump_floats(config, problem);
+    let (device, operands, config) = (stream.device(), Operands::of(q, k, v), AnyConfig::from(*config));
     operands.check(problem)?;
-    AnyConfig::from(*config).check_problem(problem, &operands, device.arch()?)?;
+    config.check_problem(problem, &operands, device.arch()?)?;
     let kind = Specialisation { dump: true, ..operands.specialisation(problem) };
-    let (loaded, blocks_per_multiprocessor) =
-        Loaded::get_fitting(device, &kind.program(*config), device.arch()?, config.threads(), || {
-            format!("ladder:{config}")
-        })?;
-    let fitted = Fitted { device: device.clone(), loaded, blocks_per_multiprocessor };
+    let kernel = Kernel::of_kind(device, &config, kind)?;
     let output = DeviceOutput::new(device, problem)?;
-    let (floats, tiles) = dump::floats_and_tiles(problem, config);
     let mut values = vec![0.0f32; floats * tiles];
     let buffer = device.allocate(size_of_val(values.as_slice()))?;
-    buffer.fill(stream, dump::UNTOUCHED)?;
-    let workspace = Workspace::new(stream, workspace_bytes(config)?)?;
-    let (mut argument, grid) = argument(config, &fitted, problem, [q, k, v], &output)?;
-    argument.dump = buffer.pointer();
-    argument.dump_work = size("unit", unit)?;
-    argument.queue = workspace.pointer();
-    // SAFETY: the kernel takes this struct (its layout is tested against the device code's), whose pointers were checked to be
-    // of this device and of the problem's sizes. The dump buffer is large enough for every key tile, and all live until the
-    // wait below is over.
-    unsafe { fitted.loaded.function().launch(stream, grid, &argument)? };
+    buffer.fill(stream, DUMP_UNTOUCHED)?;
+    let (pointer, unit) = (buffer.pointer(), size("unit", unit)?);
+    let arguments = kernel.arguments_of_kind(kind, problem, [q, k, v], &output)?.with_main(|argument| {
+        argument.set(offset_of!(Attention, dump), pointer);
+        argument.set(offset_of!(Attention, dump_work), unit);
+    });
+    let mut workspace = Workspace::new(stream, arguments.workspace_bytes())?;
+    // SAFETY: all of it lives until the wait below is over, and the buffer has room for every key tile.
+    unsafe { kernel.launch(stream, &arguments, &mut workspace)? };
     buffer.download(stream, &mut values)?;
-    Ok(TileDump::cut(problem, config, &values))
+    Ok(values)
 }
