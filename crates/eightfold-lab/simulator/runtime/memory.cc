@@ -6,30 +6,37 @@
 
 namespace sim {
 // ---- shared memory ----
+// As the processor-specific ABI of thread-local storage has it: where a variable of a library is for this thread.
+struct TlsIndex {
+    size_t module, offset;
+};
+extern "C" void* __tls_get_addr(TlsIndex*);
+
 // All thread-local memory of the library that the kernel is in.
 Image image_of(Module* module) {
     auto memory = reinterpret_cast<char* (*)()>(dlsym(module->library, "sim_shared_memory"));
     char* dynamic = memory();
     struct Search {
-        char* inside;
-        Image image;
-    } search{dynamic, {}};
+        size_t module, bytes;
+    } search{};
+    // Not by `dlpi_tls_data`: that is null now and then while another thread opens a library.
+    if (dlinfo(module->library, RTLD_DI_TLS_MODID, &search.module) != 0) search.module = 0;
     dl_iterate_phdr(
         [](dl_phdr_info* info, size_t, void* data) {
             Search& search = *static_cast<Search*>(data);
-            for (int i = 0; i < info->dlpi_phnum; ++i) {
-                const auto& header = info->dlpi_phdr[i];
-                char* start = static_cast<char*>(info->dlpi_tls_data);
-                if (header.p_type != PT_TLS || !start || search.inside < start ||
-                    search.inside >= start + header.p_memsz)
-                    continue;
-                search.image = {start, header.p_memsz, static_cast<size_t>(search.inside - start)};
-                return 1;
-            }
-            return 0;
+            if (info->dlpi_tls_modid != search.module) return 0;
+            for (int i = 0; i < info->dlpi_phnum; ++i)
+                if (info->dlpi_phdr[i].p_type == PT_TLS) search.bytes = info->dlpi_phdr[i].p_memsz;
+            return 1;
         },
         &search);
-    return search.image;
+    if (search.module == 0 || search.bytes == 0) {
+        fprintf(stderr, "eightfold: %s has no thread-local memory\n", module->path.c_str());
+        abort();
+    }
+    TlsIndex first{search.module, 0};
+    char* start = static_cast<char*>(__tls_get_addr(&first));
+    return {start, search.bytes, static_cast<size_t>(dynamic - start)};
 }
 
 unsigned address_of(const void* pointer) {
@@ -96,6 +103,7 @@ static void check_alignment(uintptr_t address, unsigned bytes, const char* what,
 }
 
 static void access_shared(unsigned address, unsigned bytes, Access access, Written must_be, const void* pc) {
+    ++world->work.shared;
     Fiber* fiber = world->current;
     shared_bytes(fiber->block, address, bytes, access == Access::READ ? "a read" : "a write", pc);
     touch_shared(fiber->block, address, bytes, access, thread_actor(fiber, pc), must_be);
@@ -245,6 +253,7 @@ void write_by_host(const void* address, size_t bytes) {
 }
 
 static void access_global(const void* address, unsigned bytes, Access access, const void* pc) {
+    ++world->work.global;
     check_global(address, bytes, access == Access::READ ? "a read" : "a write", pc);
     Actor actor = thread_actor(world->current, pc);
     if (access == Access::WRITE) {
