@@ -4,8 +4,8 @@ use crate::measure::Cache;
 use crate::numbers;
 use crate::provenance::Gpu;
 use crate::record::ProblemRecord;
-use eightfold::cpu::Features;
 use eightfold::cuda::driver::Device;
+use eightfold::lab::cpu::Features;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
@@ -69,8 +69,13 @@ impl Peaks {
     /// The CPU's, on so many threads, at the clock that it runs at now.
     fn of_cpu(threads: usize) -> Option<Peaks> {
         let features = Features::detect();
-        // Two units that each multiply and add 16-bit numbers, in pairs, over a whole register.
-        let per_clock = if features.avx512 { 128.0 } else { 64.0 };
+        let per_clock = match features {
+            // One product of tiles, 16 × 16 sums over 32 bf16, in 16 clocks.
+            Features { amx: Ok(()), .. } => 1024.0,
+            // Two units that each multiply and add 16-bit numbers, in pairs, over a whole register.
+            Features { avx512: true, .. } => 128.0,
+            _ => 64.0,
+        };
         let hertz = clock_hertz()?;
         Some(Peaks {
             flop_per_second: threads as f64 * per_clock * hertz,
@@ -170,13 +175,25 @@ impl ProblemRecord {
             _ => return None,
         };
         let rows = self.batch.checked_mul(self.query_heads)?.checked_mul(self.query_len)?;
+        let value_dim = self.value_dim.unwrap_or(self.head_dim);
         let queries = rows.checked_mul(self.head_dim)?;
-        let keys = self.batch.checked_mul(self.kv_heads)?.checked_mul(self.key_len)?.checked_mul(self.head_dim)?;
+        let key_rows = self.batch.checked_mul(self.kv_heads)?.checked_mul(self.keys_seen()?)?;
         let lse = if self.lse { rows.checked_mul(4)? } else { 0 };
         Some(Bytes {
-            inputs: queries.checked_add(keys.checked_mul(2)?)?,
-            outputs: queries.checked_mul(output_bytes)?.checked_add(lse)?,
+            inputs: queries.checked_add(key_rows.checked_mul(self.head_dim.checked_add(value_dim)?)?)?,
+            outputs: rows.checked_mul(value_dim)?.checked_mul(output_bytes)?.checked_add(lse)?,
         })
+    }
+
+    /// The keys of a head that some query sees.
+    fn keys_seen(&self) -> Option<usize> {
+        match self.window {
+            None => Some(self.key_len),
+            Some(_) => {
+                let problem = self.to_problem().ok()?;
+                Some(problem.visible(self.query_len - 1).end - problem.visible(0).start)
+            }
+        }
     }
 }
 

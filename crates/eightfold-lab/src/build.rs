@@ -4,11 +4,14 @@ use crate::examine::Candidate;
 use crate::gates::resource::{self, Compile, plain_specialisation};
 use crate::gates::{Case, ToggleReport, resource_limits::ResourcePolicy, toggle};
 use crate::record::{BuildEntry, BuildGroup};
-use eightfold::cuda::compile::{Compiler, Program};
-use eightfold::cuda::{Arch, Config, Specialisation};
+use eightfold::cuda::Arch;
+use eightfold::cuda::driver::Device;
+use eightfold::lab::compile::{self, Compiler, Overlay, Program};
+use eightfold::lab::{Config, Specialisation};
 use eightfold::{Error, Mask, Result, Variant};
 use rayon::prelude::*;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// The settings of candidates that are compiled; an error names the first that is not.
 pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
@@ -17,7 +20,7 @@ pub fn configs(candidates: &[Candidate]) -> Result<Vec<(String, Config)>> {
         None => Err(Error::invalid(
             "arch",
             format!("{} is not compiled for a GPU", candidate.name),
-            "leave out --arch, or name the kernel `ladder` or `hopper` or one of their variants",
+            "name the kernel `ladder` or `hopper` or one of their variants",
         )),
     };
     candidates.iter().map(config).collect()
@@ -97,12 +100,23 @@ pub fn toggles(settings: &Settings, arch: Arch, compile: Compile) -> ToggleRepor
 pub fn ahead<'a>(candidates: &[Candidate], cases: impl IntoIterator<Item = &'a Case>, arch: Arch) {
     let cases: Vec<&Case> = cases.into_iter().collect();
     let Ok(compiler) = Compiler::find() else { return };
-    programs(candidates, &cases, arch).par_iter().for_each(|(program, target)| {
-        let _ = compiler.compile(program, *target);
+    programs(candidates, &cases, arch).par_iter().for_each(|(program, target, source)| {
+        let _ = compile::with_overlay(source.as_ref(), || compiler.compile(program, *target));
     });
 }
 
-fn programs(candidates: &[Candidate], cases: &[&Case], arch: Arch) -> Vec<(Program, Arch)> {
+/// Compiles here and now what a candidate needs for a case; what it is compiled from may be its own.
+pub fn now(candidate: &Candidate, case: &Case) -> Result<()> {
+    let arch = Device::default()?.arch()?;
+    for (program, target, source) in programs(std::slice::from_ref(candidate), &[case], arch) {
+        compile::with_overlay(source.as_ref(), || Compiler::find()?.compile(&program, target))?;
+    }
+    Ok(())
+}
+
+type Job = (Program, Arch, Option<Arc<Overlay>>);
+
+fn programs(candidates: &[Candidate], cases: &[&Case], arch: Arch) -> Vec<Job> {
     let mut seen = HashSet::new();
     let mut programs = Vec::new();
     for candidate in candidates {
@@ -111,8 +125,9 @@ fn programs(candidates: &[Candidate], cases: &[&Case], arch: Arch) -> Vec<(Progr
         for case in cases {
             if config.check_uploaded(&case.problem, case.operands(), arch).is_ok() {
                 let program = case.specialisation().program(config);
-                if seen.insert(program.clone()) {
-                    programs.push((program, target));
+                let source = candidate.source.clone();
+                if seen.insert((program.clone(), source.as_ref().map(|source| source.fingerprint().to_owned()))) {
+                    programs.push((program, target, source));
                 }
             }
         }

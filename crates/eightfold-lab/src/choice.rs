@@ -3,13 +3,15 @@
 //! The library selects for one target; which target, and what a search installed, is decided here. `EIGHTFOLD_DEVICE=cpu`
 //! keeps to the CPU.
 
+use crate::gates::is_int8;
 use crate::installed::{self, Installed};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::hopper::TileList;
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Arch, Config, Kernel, Workspace};
+use eightfold::cuda::{Arch, Kernel, TileList, Workspace};
+use eightfold::lab::Config;
+use eightfold::lab::{FAMILIES, cpu};
 use eightfold::{
-    Considered, Error, Fp8Format, Fp8Tensor, Operands, Output, Problem, Result, RunReport, Target, Variant, cpu,
+    Considered, Error, Fp8Format, Fp8Tensor, Operands, Output, Problem, Result, RunReport, Target, Variant,
 };
 use std::sync::OnceLock;
 
@@ -61,15 +63,34 @@ fn choose_with(problem: &Problem, find: Find) -> Result<Choice> {
             considered.extend(on_cpu.into_iter().map(|one| Considered { chosen: false, ..one }));
             considered
         }
-        Ok(considered) => [on_cpu, considered].concat(),
+        Ok(considered) => {
+            refuse_silence(problem, &considered)?;
+            [on_cpu, considered].concat()
+        }
         Err(reason) => {
+            // What no device could compute is said rather than that there is none.
             let usual = eightfold::select(problem, &operands, Target::cuda(Arch::Sm90, USUAL_MULTIPROCESSORS));
-            let variant = usual.or_else(|_| "hopper".parse())?;
+            let (variant, reason) = match usual {
+                Ok(variant) => (variant, reason),
+                Err(refusal) => ("hopper".parse()?, refusal.to_string()),
+            };
             on_cpu.push(Considered { variant, chosen: false, reason });
             on_cpu
         }
     };
     Ok(Choice { problem: *problem, variant: considered[0].variant, considered })
+}
+
+/// An error where a device is there and no kernel computes the problem on it: whoever has a GPU must say that the CPU is to do it.
+fn refuse_silence(problem: &Problem, considered: &[Considered]) -> Result<()> {
+    match considered.first() {
+        Some(Considered { reason, .. }) => Err(Error::unavailable(
+            format!("{problem} on this machine's GPU"),
+            reason.as_str(),
+            format!("set {DEVICE_VARIABLE}=cpu, or name a variant of the cpu kernel"),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// What is considered on this machine's device, with what was installed for each of its kernels first among those.
@@ -81,7 +102,7 @@ fn on_device(problem: &Problem, operands: &Operands, find: Find) -> Result<Vec<C
     let (arch, info) = (device.arch()?, device.info());
     let uploaded = uploaded(operands, arch);
     let mut considered = eightfold::consider(problem, &uploaded, Target::cuda(arch, info.multiprocessors))?;
-    for kernel in ["ladder", "hopper"] {
+    for kernel in FAMILIES.iter().map(|family| family.name) {
         let Some(choice) = find(&info.name, problem, kernel) else { continue };
         let Some(config) = choice.variant.on_device() else { continue };
         // Searches have inputs in E4M3, and a kernel's accuracies have tolerances of their own.
@@ -97,9 +118,9 @@ fn on_device(problem: &Problem, operands: &Operands, find: Find) -> Result<Vec<C
 
 /// Host tensors as they are on a device of this architecture, where V is laid out as its best kernel reads it.
 fn uploaded(operands: &Operands, arch: Arch) -> Operands {
-    let best = if eightfold::cuda::hopper::target(arch).is_ok() { "hopper" } else { "ladder:unpack" };
-    let config = best.parse::<Variant>().ok().and_then(|variant| variant.on_device());
-    config.map_or(*operands, |config| config.uploaded(operands))
+    let configs = FAMILIES.iter().rev().filter_map(|family| family.name.parse::<Variant>().ok()?.on_device());
+    let best = { configs }.find(|config| config.target(arch).is_ok());
+    best.map_or(*operands, |config| config.uploaded(operands))
 }
 
 /// Puts what was installed before what would have been chosen.
@@ -153,6 +174,16 @@ impl Choice {
     }
 }
 
+/// The problem with Q and K in INT8 where the variant takes no others.
+pub(crate) fn in_format_of(problem: &Problem, variant: &Variant) -> Problem {
+    if is_int8(variant) { problem.with_input_format(Fp8Format::Int8) } else { *problem }
+}
+
+/// Whether a variant that was asked for by name can run a problem, in the format that it takes.
+pub fn check_named(problem: &Problem, variant: &Variant) -> Result<()> {
+    check(&in_format_of(problem, variant), variant)
+}
+
 /// Whether a variant can run a problem: on this machine, or, where it is for a GPU and there is none, on any.
 pub fn check(problem: &Problem, variant: &Variant) -> Result<()> {
     let Some(config) = variant.on_device() else {
@@ -180,7 +211,7 @@ pub fn run(
     output: &mut Output,
 ) -> Result<RunReport> {
     match variant.on_device() {
-        None => eightfold::attention_with(&variant.on_cpu()?, problem, q, k, v, output),
+        None => eightfold::lab::attention_with(&variant.on_cpu()?, problem, q, k, v, output),
         Some(config) => run_on_device(&config, problem, q, k, v, output),
     }
 }
@@ -228,7 +259,7 @@ fn default_stream() -> Result<&'static (Device, Stream)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eightfold::Shape;
+    use eightfold::{Shape, Window};
 
     #[test]
     fn the_variable_keeps_to_the_cpu_and_knows_nothing_else() {
@@ -237,6 +268,23 @@ mod tests {
         assert_eq!(is_kept_to_cpu(Some("cpu")), Ok(true));
         let error = is_kept_to_cpu(Some("gpu")).unwrap_err().to_string();
         assert!(error.starts_with("EIGHTFOLD_DEVICE: `gpu` is not understood; "), "{error}");
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_is_not_passed_over_in_silence() {
+        let plain = Problem::new(Shape::new(1, 8, 512, 64)).unwrap();
+        let refused = |reason: &str| {
+            vec![Considered { variant: "hopper".parse().unwrap(), chosen: false, reason: reason.into() }]
+        };
+        let windowed = plain.with_window(Window::new(Some(127), None));
+        let error = refuse_silence(&windowed, &refused("window: no kernel is written for it")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("1,8,512,64 window=127,-1 on this machine's GPU is not available: window: "),
+            "{error}"
+        );
+        assert!(error.ends_with("set EIGHTFOLD_DEVICE=cpu, or name a variant of the cpu kernel"), "{error}");
+        assert!(refuse_silence(&plain, &refused("head_dim: 72 is not one of")).is_err());
+        assert_eq!(refuse_silence(&plain, &[]), Ok(()));
     }
 
     #[test]

@@ -24,6 +24,10 @@ pub struct ErrorStats {
     pub deviation: f64,
     /// Elements that are NaN or infinite where the reference is not.
     pub non_finite: usize,
+    /// The largest relative L2 norm of one row: what the norm over all rows averages out. None where rows were not looked at,
+    /// as in records from before they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_row: Option<f64>,
 }
 
 /// An element is bad when its error is above `atol + rtol · |reference|`.
@@ -77,6 +81,26 @@ impl ErrorStats {
         stats.deviation = (error_squares / compared - stats.bias * stats.bias).max(0.0).sqrt();
         stats
     }
+
+    /// The same with the worst of the rows, which are `head_dim` elements each. A row's error is measured by the row's own
+    /// reference, or by the root mean square of all rows where the reference is zero.
+    #[must_use]
+    pub fn with_worst_row(self, output: &[f64], reference: &[f64], head_dim: usize) -> Self {
+        let squares = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>();
+        let mean_square = squares(reference) / (reference.len() / head_dim).max(1) as f64;
+        let error = |(output, reference): (&[f64], &[f64])| {
+            let errors: f64 =
+                output.iter().zip(reference).map(|(output, reference)| (output - reference).powi(2)).sum();
+            let own = squares(reference);
+            match if own > 0.0 { own } else { mean_square } {
+                unit if unit > 0.0 => (errors / unit).sqrt(),
+                _ => (errors / head_dim as f64).sqrt(),
+            }
+        };
+        let rows = output.chunks_exact(head_dim).zip(reference.chunks_exact(head_dim)).map(error);
+        // A row that holds NaN is counted in `non_finite`, and must not hide the others.
+        ErrorStats { worst_row: Some(rows.filter(|error| !error.is_nan()).fold(0.0, f64::max)), ..self }
+    }
 }
 
 #[cfg(test)]
@@ -126,5 +150,27 @@ mod tests {
         let bad = |output, reference| ErrorStats::between([(output, reference)], BAD).bad_fraction;
         assert_eq!((bad(0.11, 0.0), bad(0.09, 0.0)), (1.0, 0.0));
         assert_eq!((bad(11.2, 10.0), bad(11.0, 10.0)), (1.0, 0.0));
+    }
+
+    #[test]
+    fn one_wrong_row_shows_where_the_norm_over_all_rows_hides_it() {
+        let reference = vec![1.0; 8 * 1000];
+        let mut output = reference.clone();
+        output[8 * 500..8 * 501].fill(1.5);
+        let pairs = output.iter().copied().zip(reference.iter().copied());
+        let stats = ErrorStats::between(pairs, BAD).with_worst_row(&output, &reference, 8);
+        assert!(stats.relative_l2 < 0.016);
+        assert!((stats.worst_row.unwrap() - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn rows_of_zeros_are_measured_by_the_others_and_rows_with_nan_hide_nothing() {
+        let worst = |output: &[f64], reference: &[f64]| {
+            ErrorStats::default().with_worst_row(output, reference, 2).worst_row.unwrap()
+        };
+        // The other row's square is 18, and over both rows the mean is 9.
+        assert_eq!(worst(&[3.0, 3.0, 3.0, 0.0], &[3.0, 3.0, 0.0, 0.0]), 1.0);
+        assert_eq!(worst(&[2.0, 2.0], &[0.0, 0.0]), 2.0);
+        assert_eq!(worst(&[f64::NAN, 0.0, 1.0, 0.5], &[1.0, 1.0, 1.0, 0.0]), 0.5);
     }
 }

@@ -1,6 +1,7 @@
 //! Q, K and V to check kernels on: families of numbers that have broken attention kernels before.
 
-use eightfold::{Error, Problem, Result, Shape, suggest};
+use eightfold::lab::suggest;
+use eightfold::{Error, Problem, Result, Shape};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
@@ -75,7 +76,7 @@ impl FromStr for Family {
     fn from_str(text: &str) -> Result<Self> {
         let names: Vec<_> = Family::ALL.iter().map(|family| family.name()).collect();
         let position = names.iter().position(|name| *name == text);
-        position.map(|index| Family::ALL[index]).ok_or_else(|| suggest::unknown("inputs", text, &names))
+        position.map(|index| Family::ALL[index]).ok_or_else(|| suggest::unknown("families", text, &names))
     }
 }
 
@@ -94,11 +95,30 @@ pub struct Inputs {
     pub k: Vec<f32>,
     /// Values.
     pub v: Vec<f32>,
+    /// One logit for each query head, where the problem has attention sinks.
+    pub sinks: Option<Vec<f32>>,
 }
 
 impl Inputs {
     /// The numbers of this family, the same for the same shape and seed on every machine.
     pub fn generate(shape: Shape, family: Family, seed: u64) -> Inputs {
+        Inputs::of_sizes(shape, shape.key_dims().count(), family, seed)
+    }
+
+    /// The same for a problem, whose V may have other channels, with its sinks: of N(0, 2), and in the family of the sink sharp,
+    /// 8 above that, so that they take most of the weight of most rows.
+    pub fn of_problem(problem: &Problem, family: Family, seed: u64) -> Inputs {
+        let shape = problem.shape();
+        let inputs = Inputs::of_sizes(shape, problem.value_dims().count(), family, seed);
+        let mean = if family == Family::AttentionSink { SHARP_SINK } else { 0.0 };
+        let sinks = problem.has_sinks().then(|| {
+            let mut stream = stream(shape, family, seed, Use::Sinks);
+            normal(&mut stream, shape.query_heads).map(|value| value * SINK_DEVIATION + mean).collect()
+        });
+        Inputs { sinks, ..inputs }
+    }
+
+    fn of_sizes(shape: Shape, values: usize, family: Family, seed: u64) -> Inputs {
         let (queries, keys) = (shape.query_dims().count(), shape.key_dims().count());
         let stream = |purpose| stream(shape, family, seed, purpose);
         let scaled_normal = |purpose, count, scale: f32| -> Vec<f32> {
@@ -111,7 +131,7 @@ impl Inputs {
         };
         let (mut q, (mut k, mut v)) = rayon::join(
             || scaled_normal(Use::Q, queries, score_scale),
-            || rayon::join(|| scaled_normal(Use::K, keys, score_scale), || scaled_normal(Use::V, keys, value_scale)),
+            || rayon::join(|| scaled_normal(Use::K, keys, score_scale), || scaled_normal(Use::V, values, value_scale)),
         );
         match family {
             Family::Gaussian | Family::Tiny | Family::Huge => {}
@@ -136,7 +156,7 @@ impl Inputs {
                 }
             }
         }
-        Inputs { shape, origin: format!("{family} seed {seed}"), family: Some(family), q, k, v }
+        Inputs { shape, origin: format!("{family} seed {seed}"), family: Some(family), q, k, v, sinks: None }
     }
 
     /// A user's own numbers in `[B,H,S,D]` order; they must fill the shape.
@@ -152,13 +172,15 @@ impl Inputs {
                 ));
             }
         }
-        Ok(Inputs { shape, origin: origin.into(), family: None, q, k, v })
+        Ok(Inputs { shape, origin: origin.into(), family: None, q, k, v, sinks: None })
     }
 }
 
 const TINY: f32 = 1e-6;
 const HUGE_SCORES: f32 = 1e2;
 const HUGE_VALUES: f32 = 1e3;
+const SINK_DEVIATION: f32 = 2.0;
+const SHARP_SINK: f32 = 8.0;
 
 /// What a stream of random bits is for.
 #[derive(Clone, Copy)]
@@ -169,11 +191,12 @@ enum Use {
     QOutliers,
     KOutliers,
     VOutliers,
+    Sinks,
 }
 
 /// A stream of random bits of its own for every seed, family, shape and use.
 fn stream(shape: Shape, family: Family, seed: u64, purpose: Use) -> ChaCha8Rng {
-    let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = shape;
+    let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = shape;
     let sizes = [batch, query_heads, kv_heads, query_len, key_len, head_dim];
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -219,7 +242,7 @@ const SINK_NATS: f32 = 10.0;
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 64, key_len: 96, head_dim: 64 };
+    const SHAPE: Shape = Shape::new(2, 4, 64, 64).with_kv_heads(2).with_key_len(96);
 
     fn mean_and_deviation(values: &[f32]) -> (f64, f64) {
         let count = values.len() as f64;
@@ -242,7 +265,7 @@ mod tests {
         let base = first(SHAPE, Family::Gaussian, 1);
         assert_ne!(base, first(SHAPE, Family::Gaussian, 2));
         assert_ne!(base, first(SHAPE, Family::BiasedValues, 1));
-        assert_ne!(base, first(Shape { key_len: 97, ..SHAPE }, Family::Gaussian, 1));
+        assert_ne!(base, first(SHAPE.with_key_len(97), Family::Gaussian, 1));
         let inputs = Inputs::generate(SHAPE, Family::Gaussian, 1);
         assert!(inputs.q[..8] != inputs.k[..8] && inputs.k[..8] != inputs.v[..8]);
     }
@@ -288,6 +311,18 @@ mod tests {
         let deviations: Vec<_> = (0..64).map(|index| mean_and_deviation(&channel(index)).1).collect();
         assert_eq!(deviations.iter().filter(|deviation| **deviation > 80.0).count(), 1);
         assert_eq!(deviations.iter().filter(|deviation| **deviation > 15.0).count(), 2);
+    }
+
+    #[test]
+    fn a_problem_has_its_own_values_and_sinks_and_else_the_same_numbers() {
+        let plain = Problem::new(SHAPE).unwrap();
+        let inputs = Inputs::generate(SHAPE, Family::Outliers, 3);
+        assert_eq!(Inputs::of_problem(&plain, Family::Outliers, 3), inputs);
+        let problem = plain.with_value_dim(128).unwrap().with_sinks();
+        let Inputs { q, k, v, sinks, .. } = Inputs::of_problem(&problem, Family::AttentionSink, 1);
+        assert_eq!((q.len(), k.len(), v.len()), (inputs.q.len(), inputs.k.len(), 2 * inputs.v.len()));
+        let mean = sinks.as_ref().unwrap().iter().sum::<f32>() / 4.0;
+        assert!(sinks.unwrap().len() == 4 && (4.0..12.0).contains(&mean), "{mean}");
     }
 
     #[test]

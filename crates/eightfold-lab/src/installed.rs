@@ -5,7 +5,8 @@
 //! this version does not understand, such as one with a knob that is gone, counts for nothing.
 
 use crate::kernel::recorded;
-use eightfold::{Error, Problem, Result, Variant, cpu};
+use crate::provenance::cpu_name;
+use eightfold::{Error, Problem, Result, Variant};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Installed {
 
 /// This machine's CPU as a key: what is fastest depends on the number of threads, so that is part of it.
 pub fn cpu_device() -> String {
-    format!("{}, {} threads", cpu::name(), rayon::current_num_threads())
+    format!("{}, {} threads", cpu_name(), rayon::current_num_threads())
 }
 
 /// The user's file; none where `EIGHTFOLD_PLANS` is `off` or there is no home folder.

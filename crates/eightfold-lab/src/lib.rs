@@ -1,16 +1,20 @@
 //! The bench on which every attention kernel earns its place: inputs, gates, timing, records.
 
+pub mod ablation;
 pub mod archive;
 pub mod bound;
 pub mod build;
 pub mod choice;
 pub mod compare;
 pub mod compile;
+pub mod decode;
+pub mod driver;
 pub mod dump;
 pub mod environment;
 pub mod errors;
 pub mod evolve;
 pub mod examine;
+mod exit;
 pub mod gates;
 pub mod inputs;
 pub mod installed;
@@ -19,16 +23,28 @@ pub mod ladder;
 pub mod ledger;
 pub mod measure;
 pub mod memory;
+pub mod mutants;
 pub mod numbers;
+pub mod overlay;
+pub mod paged;
+#[allow(dead_code, reason = "the tests use more of it")]
+#[path = "../tests/paged/mod.rs"]
+mod pages;
+pub mod passage;
 pub mod peers;
 pub mod profile;
 pub mod progress;
 pub mod provenance;
+pub mod python;
 pub mod quantizer;
 pub mod record;
 pub mod report;
 pub mod shapes;
 pub mod simulate;
+pub mod sources;
 pub mod store;
+pub mod survey;
 pub mod tensors;
 pub mod verdict;
+pub mod verification;
+pub mod withdrawn;

@@ -1,6 +1,6 @@
 //! Whether inputs and references fit into this machine's memory, asked before they are made.
 
-use eightfold::{Error, Problem, Result};
+use eightfold::{Dims, Error, Problem, Result};
 
 /// What each element of Q, K and V takes at its peak: f32 inputs, codes, and their values in f64 twice.
 const BYTES_PER_INPUT: f64 = 4.0 + 1.0 + 2.0 * 8.0;
@@ -17,8 +17,9 @@ pub fn check(problem: &Problem, cases: usize) -> Result<()> {
 
 fn check_against(problem: &Problem, cases: usize, available: f64) -> Result<()> {
     let shape = problem.shape();
-    let (queries, keys) = (shape.query_dims().count() as f64, shape.key_dims().count() as f64);
-    let needed = cases as f64 * ((queries + 2.0 * keys) * BYTES_PER_INPUT + queries * BYTES_PER_OUTPUT);
+    let count = |dims: Dims| dims.count() as f64;
+    let inputs = count(shape.query_dims()) + count(shape.key_dims()) + count(problem.value_dims());
+    let needed = cases as f64 * (inputs * BYTES_PER_INPUT + count(problem.output_dims()) * BYTES_PER_OUTPUT);
     if needed <= available {
         return Ok(());
     }

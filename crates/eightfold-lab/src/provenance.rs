@@ -1,11 +1,12 @@
 //! Where a result comes from: code, machine, compiler, time.
 
-use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::Device;
+use eightfold::lab::compile::Compiler;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything one needs to judge, and to repeat, a run.
@@ -106,6 +107,20 @@ pub struct Machine {
 }
 
 impl Provenance {
+    /// The commit of what ran: that of the checkout where it ran, or where that had changes, as on a machine that a program was
+    /// carried to, that which the program was built from.
+    pub fn commit(&self) -> Option<&str> {
+        let checkout = self.checkout.as_ref();
+        let clean = checkout.filter(|checkout| !checkout.dirty).map(|checkout| &*checkout.commit);
+        clean.or(self.built_from.as_deref()).or(checkout.map(|checkout| &*checkout.commit))
+    }
+
+    /// Whether what ran is what its commit holds: it was not built and run in one checkout with changes.
+    pub fn is_of_its_commit(&self) -> bool {
+        let changed = |checkout: &Checkout| checkout.dirty && self.commit() == Some(&*checkout.commit);
+        self.commit().is_some() && !self.checkout.as_ref().is_some_and(changed)
+    }
+
     /// Looks at everything, now.
     pub fn capture(threads: usize) -> Self {
         Provenance {
@@ -170,14 +185,37 @@ fn command_line(arguments: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once("eightfold".to_string()).chain(arguments.skip(1).map(shorten)).collect()
 }
 
+/// The CPU's own name, `unknown` where the system does not tell.
+pub fn cpu_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let linux = || {
+            let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_string())
+        };
+        let mac = || {
+            let output = Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
+            Some(String::from_utf8(output.stdout).ok()?.trim().to_string())
+        };
+        let windows = || std::env::var("PROCESSOR_IDENTIFIER").ok();
+        linux().or_else(mac).or_else(windows).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    })
+}
+
 impl Machine {
     /// Looks at the machine this runs on.
     pub fn detect() -> Self {
-        let features = eightfold::cpu::Features::detect();
-        let found =
-            [("avx2+fma+f16c", features.avx2), ("avx512", features.avx512), ("avx512-vnni", features.avx512_vnni)];
+        let features = eightfold::lab::cpu::Features::detect();
+        let found = [
+            ("avx2+fma+f16c", features.avx2),
+            ("avx512", features.avx512),
+            ("avx512-vnni", features.avx512_vnni),
+            ("amx", features.amx.is_ok()),
+            ("neon", features.neon),
+        ];
         Machine {
-            cpu: eightfold::cpu::name().into(),
+            cpu: cpu_name().into(),
             features: found.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             os: match std::fs::read_to_string("/proc/sys/kernel/osrelease") {

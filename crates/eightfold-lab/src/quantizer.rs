@@ -6,9 +6,10 @@ use crate::measure::{Conditions, Contestant, Interleaved, Method, Work, WorkCont
 use crate::progress::Progress;
 use crate::record::Timing;
 use crate::shapes::NamedShape;
-use eightfold::cuda::driver::{Buffer, Device, Stream};
+use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues, Number, Quantized};
-use eightfold::quantize::Quantizer;
+use eightfold::lab::driver::Buffer;
+use eightfold::quantize::{INT8_BLOCK, Quantizer};
 use eightfold::{Dims, Error, Fp8Format, Fp8Tensor, Granularity, Layout, Result};
 use half::bf16;
 use serde::{Deserialize, Serialize};
@@ -89,9 +90,20 @@ pub fn measure(shape: &NamedShape, method: &Method, progress: &mut dyn Progress)
     progress.at(0.0, &format!("{}: preparing values", shape.name));
     let Inputs { k, v, .. } = Inputs::generate(shape.shape, Family::Gaussian, 1);
     let [narrow_k, narrow_v] = [&k, &v].map(|values| values.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
-    let straight = Job { device: &device, dims, layout: Layout::Bhsd, centered: false };
+    let head = Granularity::Head;
+    let straight = Job {
+        device: &device,
+        dims,
+        format: Fp8Format::E4m3,
+        granularity: head,
+        layout: Layout::Bhsd,
+        centered: false,
+    };
     let centered = Job { centered: true, ..straight };
-    let turned = Job { layout: Layout::BhdsExchanged, ..straight };
+    let turned = Job { layout: Layout::Packed, ..straight };
+    let rows = Job { format: Fp8Format::Int8, granularity: Granularity::Block { rows: 1 }, ..straight };
+    let blocks = Job { granularity: Granularity::Block { rows: INT8_BLOCK }, centered: true, ..rows };
+    let for_int8 = Job { centered: true, ..turned };
     let (narrow, wide) = (dims.count() * (2 + 1), dims.count() * (4 + 1));
     progress.at(0.05, &format!("{}: quantising on the host", shape.name));
     let jobs: Vec<(&str, usize, Box<dyn Work>)> = vec![
@@ -99,6 +111,9 @@ pub fn measure(shape: &NamedShape, method: &Method, progress: &mut dyn Progress)
         ("K bf16 → FP8", narrow, Box::new(straight.prepare(&narrow_k)?)),
         ("K bf16 → FP8, centred", narrow, Box::new(centered.prepare(&narrow_k)?)),
         ("V bf16 → FP8, transposed", narrow, Box::new(turned.prepare(&narrow_v)?)),
+        ("V bf16 → FP8, transposed, centred", narrow, Box::new(for_int8.prepare(&narrow_v)?)),
+        ("Q bf16 → INT8, a scale per row", narrow, Box::new(rows.prepare(&narrow_k)?)),
+        ("K bf16 → INT8, centred, a scale per 256", narrow, Box::new(blocks.prepare(&narrow_k)?)),
         ("copy, as many bytes as f32 → FP8", wide, Box::new(Copy::new(&device, wide)?)),
         ("K f32 → FP8", wide, Box::new(straight.prepare(&k)?)),
         ("V f32 → FP8, transposed", wide, Box::new(turned.prepare(&v)?)),
@@ -126,7 +141,7 @@ pub fn measure(shape: &NamedShape, method: &Method, progress: &mut dyn Progress)
             timing.cache = cache;
         }
     }
-    let Dims { batch, heads, len, head_dim } = dims;
+    let Dims { batch, heads, len, head_dim, .. } = dims;
     Ok(QuantizerGroup { shape: shape.name.clone(), batch, heads, len, head_dim, entries, conditions })
 }
 
@@ -143,6 +158,8 @@ fn gate(error: Option<&Error>) -> GateReport {
 struct Job<'a> {
     device: &'a Device,
     dims: Dims,
+    format: Fp8Format,
+    granularity: Granularity,
     layout: Layout,
     centered: bool,
 }
@@ -150,12 +167,15 @@ struct Job<'a> {
 impl Job<'_> {
     /// The values on the device, room for the result, and what the host makes of them.
     fn prepare<T: Number>(&self, values: &[T]) -> Result<Quantizing> {
-        const FORMAT: Fp8Format = Fp8Format::E4m3;
-        let Job { device, dims, layout, centered } = *self;
+        let Job { device, dims, format, granularity, layout, centered } = *self;
         let on_device = DeviceValues::upload(device, &device.stream()?, values, dims, Layout::Bhsd)?;
         let prepare = if centered { DeviceQuantizer::centered } else { DeviceQuantizer::new };
-        let quantizer = prepare(device, &on_device, FORMAT, Granularity::Head, layout)?;
-        let host = Quantizer::new(FORMAT).with_layout(if layout.is_transposed() { Layout::Bhds } else { layout });
+        let quantizer = prepare(device, &on_device, format, granularity, layout)?;
+        let host = Quantizer::new(format).with_granularity(granularity).with_layout(if layout.is_transposed() {
+            Layout::Bhds
+        } else {
+            layout
+        });
         let host = if centered { host.centered() } else { host };
         Ok(Quantizing {
             quantized: quantizer.allocate()?,
@@ -195,13 +215,13 @@ impl Work for Quantizing {
 }
 
 /// Reads half of the bytes and writes as many.
-struct Copy {
+pub(crate) struct Copy {
     from: Buffer,
     to: Buffer,
 }
 
 impl Copy {
-    fn new(device: &Device, moved_bytes: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Device, moved_bytes: usize) -> Result<Self> {
         let bytes = moved_bytes.div_ceil(2);
         Ok(Copy { from: device.allocate(bytes)?, to: device.allocate(bytes)? })
     }

@@ -2,14 +2,20 @@
 
 use crate::bound::Bound;
 use crate::compare::Comparison;
+use crate::decode::PagedGroup;
 use crate::evolve::Evolution;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
-use crate::measure::{Cache, Conditions, Samples, Summary, Timer};
+use crate::measure::{Cache, Conditions, HostGroup, Reading, Samples, Summary, Timer};
+use crate::mutants::{Trial, Tried};
+use crate::peers::Crash;
 use crate::profile::Profiled;
 use crate::provenance::Provenance;
+use crate::python::PythonRun;
 use crate::quantizer::QuantizerGroup;
+use crate::sources;
 use crate::store;
-use eightfold::{Error, Mask, Problem, Result, Shape};
+use crate::verification::Verification;
+use eightfold::{Error, Mask, Problem, Result, Shape, Window};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,6 +32,12 @@ pub enum Kind {
     Ladder,
     /// The gates for chosen variants.
     Run,
+    /// One variant through every gate in a row.
+    Gate,
+    /// Each stage of a ladder alone, and all but each.
+    Ablation,
+    /// What the plan picks, beside what is near it.
+    Survey,
     /// Timing of chosen variants and peers.
     Bench,
     /// Compiling for an architecture, without a device.
@@ -38,6 +50,18 @@ pub enum Kind {
     Evolve,
     /// Timing of the device's quantiser.
     Quantizer,
+    /// Timing of attention to pages.
+    Paged,
+    /// What launches cost the host.
+    Host,
+    /// What compute-sanitizer found.
+    Sanitizer,
+    /// The tests of the CUDA backend on a device.
+    Tests,
+    /// Mutants of the device code, each of which a gate must notice.
+    Mutants,
+    /// The Python package on a device, beside torch.
+    Python,
 }
 
 impl fmt::Display for Kind {
@@ -45,12 +69,21 @@ impl fmt::Display for Kind {
         f.pad(match self {
             Kind::Ladder => "ladder",
             Kind::Run => "run",
+            Kind::Gate => "gate",
+            Kind::Ablation => "ablation",
+            Kind::Survey => "survey",
             Kind::Bench => "bench",
             Kind::Build => "build",
             Kind::Compare => "compare",
             Kind::Profile => "profile",
             Kind::Evolve => "evolve",
             Kind::Quantizer => "quantizer",
+            Kind::Paged => "paged",
+            Kind::Host => "host",
+            Kind::Sanitizer => "sanitizer",
+            Kind::Tests => "tests",
+            Kind::Mutants => "mutants",
+            Kind::Python => "python",
         })
     }
 }
@@ -64,7 +97,8 @@ pub struct Record {
     pub kind: Kind,
     /// Code, machine, compiler, time.
     pub provenance: Provenance,
-    /// The limits and policies that applied.
+    /// The limits and policies that applied; today's in a record whose limits had another form.
+    #[serde(deserialize_with = "limits_of_their_time")]
     pub thresholds: Thresholds,
     /// One group per problem: only within a group may times be compared.
     pub groups: Vec<Group>,
@@ -83,6 +117,25 @@ pub struct Record {
     /// The device's quantiser against the clock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quantizers: Vec<QuantizerGroup>,
+    /// Attention to pages against the clock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paged: Vec<PagedGroup>,
+    /// What launches cost the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostGroup>,
+    /// The Python package beside torch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<PythonRun>,
+    /// What another program found: compute-sanitizer, or the test runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+    /// What became of mutants of the device code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutants: Option<Trial>,
+    /// The fingerprints of the sources of every kernel of this build, by the kernel's name; none in records from before this
+    /// was kept.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, String>,
     /// Why the run ended before its end; what is recorded was done before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
@@ -144,6 +197,9 @@ pub struct Group {
     /// The least time that any kernel could take; none where nothing was timed or the device's rates are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
+    /// What reading K and V alone took, on a CPU, where few queries meet every key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<Reading>,
     /// What else went on while contestants took their turns; none where nothing was timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
@@ -153,13 +209,23 @@ impl Group {
     /// A group without contestants yet.
     pub fn new(shape: impl Into<String>, problem: &Problem) -> Self {
         let entries = Vec::new();
-        Group { shape: shape.into(), problem: problem.into(), entries, sweep: false, bound: None, conditions: None }
+        Group {
+            shape: shape.into(),
+            problem: problem.into(),
+            entries,
+            sweep: false,
+            bound: None,
+            reading: None,
+            conditions: None,
+        }
     }
 
-    /// What results are written as, and who writes something else.
+    /// What results are written as, and who writes something else; who was not there writes nothing.
     pub fn outputs(&self) -> String {
         let ours = self.problem.output_format.as_str();
-        let written = self.entries.iter().filter_map(|entry| Some((entry.output_format.as_deref()?, &*entry.name)));
+        let there = |entry: &&Entry| entry.gates.iter().all(|gate| gate.outcome != Outcome::Unavailable);
+        let written =
+            self.entries.iter().filter(there).filter_map(|entry| Some((entry.output_format.as_deref()?, &*entry.name)));
         let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (format, name) in written.filter(|(format, _)| *format != ours) {
             others.entry(format).or_default().push(name);
@@ -190,12 +256,19 @@ pub struct Entry {
     /// The time of single launches on an idle device, for contestants on a GPU; `timing` is then by graph replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_timing: Option<Timing>,
+    /// The time by graph replay of launches that begin when the one before is done; none for contestants whose launches
+    /// never overlap, whose `timing` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub separate_timing: Option<Timing>,
     /// What came out of the compiler, for kernels that are compiled at run time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<Build>,
     /// What a profiler counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profiled>,
+    /// What a peer's process died of before it was measured as `implementation` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash: Option<Crash>,
     /// What else a reader must know: why a peer was not timed, which cases were left out.
     pub note: Option<String>,
 }
@@ -243,7 +316,17 @@ pub struct ProblemRecord {
     pub query_len: usize,
     pub key_len: usize,
     pub head_dim: usize,
+    /// Where V has other channels than Q and K.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_dim: Option<usize>,
     pub causal: bool,
+    /// `L,R`, where there is a window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<f32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sinks: bool,
     pub softmax_scale: f32,
     pub input_format: String,
     pub output_format: String,
@@ -256,7 +339,12 @@ impl ProblemRecord {
     /// The sizes.
     pub fn shape(&self) -> Shape {
         let ProblemRecord { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = *self;
-        Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim }
+        Shape::new(batch, query_heads, query_len, head_dim).with_kv_heads(kv_heads).with_key_len(key_len)
+    }
+
+    /// The sizes as text.
+    pub fn sizes(&self) -> String {
+        format!("{}{}", self.shape(), self.value_dim.map_or_else(String::new, |value_dim| format!("/{value_dim}")))
     }
 
     /// What results are written as, in words.
@@ -264,23 +352,40 @@ impl ProblemRecord {
         format!("outputs in {}", self.output_format)
     }
 
-    /// The problem again, as far as it is timed: shape, mask, output format.
+    /// The problem again, as far as it is timed: shape, mask and window, softcap and sinks, output format.
     pub fn to_problem(&self) -> Result<Problem> {
-        let problem = Problem::new(self.shape())?.with_mask(Mask::causal_if(self.causal));
+        let mut problem = Problem::new(self.shape())?.with_mask(Mask::causal_if(self.causal));
+        if let Some(value_dim) = self.value_dim {
+            problem = problem.with_value_dim(value_dim)?;
+        }
+        if let Some(window) = &self.window {
+            problem = problem.with_window(window.parse()?);
+        }
+        if let Some(softcap) = self.softcap {
+            problem = problem.with_softcap(softcap)?;
+        }
+        if self.sinks {
+            problem = problem.with_sinks();
+        }
         Ok(problem.with_output_format(self.output_format.parse()?))
     }
 
-    /// What a person calls the shape, its sizes if that says something else, and the mask.
+    /// What a person calls the shape, its sizes if that says something else, and the mask, with what else makes the problem.
     pub fn title(&self, name: &str) -> String {
-        let sizes = self.shape().to_string();
-        let name = if name == sizes { sizes } else { format!("{name} ({sizes})") };
-        format!("{name}{}", if self.causal { ", causal" } else { "" })
+        let sizes = self.sizes();
+        let mut title = if name == sizes { sizes } else { format!("{name} ({sizes})") };
+        let window = self.window.as_ref().map(|window| format!(", window {window}"));
+        let softcap = self.softcap.map(|softcap| format!(", softcap {softcap}"));
+        let causal = self.causal.then(|| ", causal".to_string());
+        let sinks = self.sinks.then(|| ", sinks".to_string());
+        [causal, window, softcap, sinks].into_iter().flatten().for_each(|part| title.push_str(&part));
+        title
     }
 }
 
 impl From<&Problem> for ProblemRecord {
     fn from(problem: &Problem) -> Self {
-        let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim } = problem.shape();
+        let Shape { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = problem.shape();
         ProblemRecord {
             batch,
             query_heads,
@@ -288,7 +393,13 @@ impl From<&Problem> for ProblemRecord {
             query_len,
             key_len,
             head_dim,
+            value_dim: Some(problem.value_dims().head_dim).filter(|value_dim| *value_dim != head_dim),
             causal: problem.mask() == Mask::Causal,
+            window: Some(problem.window())
+                .filter(|window| *window != Window::default())
+                .map(|window| window.to_string()),
+            softcap: problem.softcap(),
+            sinks: problem.has_sinks(),
             softmax_scale: problem.softmax_scale(),
             input_format: problem.input_format().to_string(),
             output_format: problem.output_format().to_string(),
@@ -301,6 +412,15 @@ impl From<&Problem> for ProblemRecord {
 
 /// What to do about a file that is no record.
 const OWN_RECORD: &str = "give the path of a record.json that this program wrote";
+
+fn limits_of_their_time<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Thresholds, D::Error> {
+    let mut value = serde_json::Value::deserialize(deserializer)?;
+    // The limits of the profile gate were not always data.
+    if let Some(sections) = value.as_object_mut().filter(|sections| !sections.contains_key("profile")) {
+        sections.insert("profile".into(), serde_json::json!(Thresholds::embedded().profile));
+    }
+    Ok(serde_json::from_value(value).unwrap_or_else(|_| Thresholds::embedded()))
+}
 
 impl Record {
     /// A record without results yet.
@@ -316,6 +436,12 @@ impl Record {
             comparisons: Vec::new(),
             evolution: None,
             quantizers: Vec::new(),
+            paged: Vec::new(),
+            hosts: Vec::new(),
+            python: None,
+            verification: None,
+            mutants: None,
+            sources: sources::all(),
             ended_early: None,
         }
     }
@@ -323,7 +449,10 @@ impl Record {
     /// Whether a gate of ours failed, or could not be trusted; a peer's failure is not ours, and a valid negative is
     /// no failure.
     pub fn failed(&self) -> bool {
-        self.gates().any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
+        let found = self.verification.as_ref().is_some_and(|verification| verification.findings() > 0);
+        let noticed = |tried: &Tried| tried.is_settled();
+        let slipped_through = self.mutants.as_ref().is_some_and(|trial| !trial.tried.iter().all(noticed));
+        found || slipped_through || self.gates().any(|gate| matches!(gate.outcome, Outcome::Fail | Outcome::Invalid))
     }
 
     /// Every gate that a kernel of ours met.
@@ -332,8 +461,10 @@ impl Record {
         let built = self.builds.iter().flat_map(|group| &group.entries).filter(|entry| !entry.peer);
         let built = built.map(|entry| &entry.gate);
         let toggled = self.toggles.iter().map(|toggle| &toggle.gate);
-        let quantized = self.quantizers.iter().flat_map(|group| &group.entries).filter_map(|entry| entry.gate.as_ref());
-        ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled).chain(quantized)
+        let worked = self.quantizers.iter().map(|group| &group.entries);
+        let worked = worked.chain(self.paged.iter().map(|group| &group.entries));
+        let worked = worked.flatten().filter_map(|entry| entry.gate.as_ref());
+        ours.flat_map(|entry| &entry.gates).chain(built).chain(toggled).chain(worked)
     }
 
     /// The record as JSON on one line (raw samples would otherwise take a line each), with a newline at the end.
@@ -392,8 +523,10 @@ impl Entry {
             cases: Vec::new(),
             timing: None,
             launch_timing: None,
+            separate_timing: None,
             build: None,
             profile: None,
+            crash: None,
             note: None,
         }
     }
@@ -416,6 +549,16 @@ impl Entry {
     /// The median time, where there is one.
     pub fn p50_us(&self) -> Option<f64> {
         self.timing.as_ref().map(|timing| timing.summary.p50_us)
+    }
+
+    /// The median time of a single launch on an idle device, where it was taken.
+    pub fn launch_p50_us(&self) -> Option<f64> {
+        self.launch_timing.as_ref().map(|timing| timing.summary.p50_us)
+    }
+
+    /// The median time by graph replay without overlap, where launches may overlap and it was taken.
+    pub fn separate_p50_us(&self) -> Option<f64> {
+        self.separate_timing.as_ref().map(|timing| timing.summary.p50_us)
     }
 }
 
@@ -452,6 +595,8 @@ mod tests {
             output_hash: 7,
             repeatable: true,
             rows_compared: 8,
+            unit: 1.0,
+            judged_by: String::new(),
             checks,
         };
         let failed = [checks.clone(), vec![Check::at_most("d", 2.0, 1.0)]].concat();

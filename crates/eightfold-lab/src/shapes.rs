@@ -1,6 +1,7 @@
 //! The shapes that are measured, by name.
 
-use eightfold::{Problem, Result, Shape, suggest};
+use eightfold::lab::suggest;
+use eightfold::{Error, Problem, Result, Shape};
 
 /// A shape and what a person calls it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Registered {
 }
 
 const fn self_attention(batch: usize, heads: usize, len: usize, head_dim: usize) -> Shape {
-    Shape { batch, query_heads: heads, kv_heads: heads, query_len: len, key_len: len, head_dim }
+    Shape::new(batch, heads, len, head_dim)
 }
 
 static REGISTRY: &[Registered] = &[
@@ -53,6 +54,20 @@ pub fn parse(text: &str) -> Result<NamedShape> {
     Ok(NamedShape { name: shape.to_string(), shape })
 }
 
+/// The same as a problem, of which a list may say `D/Dv` where V has other channels than Q and K; with what a person calls it.
+pub fn problem(text: &str) -> Result<(String, Problem)> {
+    let Some((sizes, value_dim)) = text.split_once('/') else {
+        let NamedShape { name, shape } = parse(text)?;
+        return Ok((name, Problem::new(shape)?));
+    };
+    let value_dim = value_dim.trim().parse().map_err(|_| {
+        let fix = "write the channels of V behind those of Q and K, for example 1,8,512,192/128";
+        Error::invalid("shape", format!("`{text}` does not end in a whole number"), fix)
+    })?;
+    let problem = Problem::new(parse(sizes)?.shape)?.with_value_dim(value_dim)?;
+    Ok((problem.to_string(), problem))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +85,21 @@ mod tests {
         assert_eq!(parse("1,8,512,64").unwrap().name, "1,8,512,64");
         let grouped = parse(" 2,8,2,17,33,128 ").unwrap();
         assert_eq!((grouped.shape.kv_heads, grouped.shape.key_len), (2, 33));
+    }
+
+    #[test]
+    fn channels_of_v_come_behind_a_slash() {
+        let (name, wide) = problem(" 1,8,512,192/128").unwrap();
+        assert_eq!((name.as_str(), wide.value_dims().head_dim), ("1,8,512,192/128", 128));
+        let (name, mission) = problem("mission").unwrap();
+        assert_eq!((name.as_str(), mission), ("mission", Problem::new(parse("mission").unwrap().shape).unwrap()));
+        let error = |text| problem(text).unwrap_err().to_string();
+        assert!(error("1,8,512,192/12").starts_with("value_dim: 12 is not"), "{}", error("1,8,512,192/12"));
+        assert!(
+            error("1,8,512,192/x").starts_with("shape: `1,8,512,192/x` does not end"),
+            "{}",
+            error("1,8,512,192/x")
+        );
     }
 
     #[test]

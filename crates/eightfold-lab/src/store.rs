@@ -59,9 +59,9 @@ pub fn pack(path: &Path) -> Result<PathBuf> {
     };
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let bytes = encoder.write_all(record.to_json().as_bytes()).and_then(|()| encoder.finish());
-    write_file(&packed, &bytes.map_err(|error| cannot_write(&packed, &error))?)?;
+    write_in_run(&packed, &bytes.map_err(|error| cannot_write(RECORDS, &packed, &error))?)?;
     if packed != file {
-        fs::remove_file(&file).map_err(|error| cannot_write(&file, &error))?;
+        fs::remove_file(&file).map_err(|error| cannot_write(RECORDS, &file, &error))?;
     }
     Ok(packed)
 }
@@ -96,7 +96,7 @@ impl Store {
                 // Only what this call created, and only if it is empty: remove_dir refuses anything else.
                 let _ = fs::remove_dir(folder);
             }
-            cannot_write(&self.folder, &error)
+            cannot_write(RECORDS, &self.folder, &error)
         })
     }
 
@@ -112,12 +112,12 @@ impl Store {
             let (made, path) = made.find(|(made, _)| !taken(made)).expect("there is no end of names");
             made.map(|()| path)
         });
-        claimed.map_err(|error| cannot_write(&self.folder, &error))
+        claimed.map_err(|error| cannot_write(RECORDS, &self.folder, &error))
     }
 
     /// Replaces a record that [`Store::write`] wrote by a longer one of the same run.
     pub fn rewrite(path: &Path, record: &Record) -> Result<()> {
-        write_file(path, record.to_json().as_bytes())
+        write_in_run(path, record.to_json().as_bytes())
     }
 
     fn write_run(&self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
@@ -157,12 +157,21 @@ impl Store {
 
 /// Writes a file beside its final name and renames it when complete; a failure leaves nothing behind.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(FILE, path, bytes)
+}
+
+/// The same for a file in the folder of a run.
+pub fn write_in_run(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(RECORDS, path, bytes)
+}
+
+fn write(argument: &str, path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = partial_name(path)?;
     let written = write_and_sync(&partial, bytes).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
         let _ = fs::remove_file(&partial);
     }
-    written.map_err(|error| cannot_write(path, &error))
+    written.map_err(|error| cannot_write(argument, path, &error))
 }
 
 /// An error now if [`write_file`] could not write to this path later; the file itself is not touched.
@@ -170,16 +179,16 @@ pub fn check_file(path: &Path) -> Result<()> {
     let partial = partial_name(path)?;
     if path.is_dir() {
         let error = io::Error::new(io::ErrorKind::IsADirectory, "it is a folder");
-        return Err(cannot_write(path, &error));
+        return Err(cannot_write(FILE, path, &error));
     }
     let probed = OpenOptions::new().write(true).create_new(true).open(&partial);
     let _ = fs::remove_file(&partial);
-    probed.map(|_| ()).map_err(|error| cannot_write(path, &error))
+    probed.map(|_| ()).map_err(|error| cannot_write(FILE, path, &error))
 }
 
 fn partial_name(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
-        Error::invalid("out", format!("`{}` does not name a file", path.display()), "give the path of a file")
+        Error::invalid(FILE, format!("`{}` does not name a file", path.display()), "give the path of a file")
     })?;
     Ok(path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id())))
 }
@@ -194,7 +203,7 @@ fn check_folder(folder: &Path) -> Result<()> {
         };
     }
     let probe = nearest.join(format!(".eightfold-probe.{}.tmp", std::process::id()));
-    fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).map_err(|error| cannot_write(folder, &error))
+    fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).map_err(|error| cannot_write(RECORDS, folder, &error))
 }
 
 /// The folder and its parents that do not exist, innermost first.
@@ -217,11 +226,17 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Error {
+/// The argument that names the folder of the records.
+const RECORDS: &str = "records";
+
+/// The argument that names a file to write.
+const FILE: &str = "to";
+
+fn cannot_write(argument: &str, path: &Path, error: &io::Error) -> Error {
     Error::invalid(
-        "out",
+        argument,
         format!("`{}` cannot be written: {error}", path.display()),
-        "free some space there, or choose another place with --out",
+        format!("free some space there, or choose another place with --{argument}"),
     )
 }
 
@@ -310,7 +325,7 @@ mod tests {
         fs::write(&file, "x").unwrap();
         for folder in [file.clone(), file.join("runs")] {
             let error = Store::open(&folder).unwrap_err().to_string();
-            assert!(error.contains("--out"), "{error}");
+            assert!(error.contains("--records"), "{error}");
         }
         assert_eq!(names(place.path()), ["file"]);
     }

@@ -15,12 +15,15 @@ use std::path::Path;
 /// Q, K and V as a user gave them.
 ///
 /// In the file, `q`, `k` and `v` have four dimensions, in the order of the layout, in F32, F16, BF16, F8_E4M3 or
-/// F8_E5M2. FP8 tensors need `q_scale`, `k_scale`, `v_scale` in F32: one element is a scale for the whole tensor,
-/// `[B,H]` one per head, `[B,H,N]` one for each of N blocks of ⌈S/N⌉ rows (the last block may be shorter).
+/// F8_E5M2; V may have other channels than Q and K. FP8 tensors need `q_scale`, `k_scale`, `v_scale` in F32: one element is a scale for the whole tensor,
+/// `[B,H]` one per head, `[B,H,N]` one for each of N blocks of ⌈S/N⌉ rows (the last block may be shorter). `sinks` in F32, one
+/// for each head of Q, are attention sinks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserTensors {
     /// The sizes.
     pub shape: Shape,
+    /// Channels of V.
+    pub value_dim: usize,
     /// The order of the dimensions, in the file and in memory.
     pub layout: Layout,
     /// The name of the file, without its folder.
@@ -28,6 +31,7 @@ pub struct UserTensors {
     q: Given,
     k: Given,
     v: Given,
+    sinks: Option<Vec<f32>>,
 }
 
 /// One tensor in the numbers that it came in.
@@ -56,21 +60,28 @@ impl UserTensors {
         let [q_dims, k_dims, v_dims] = ["q", "k", "v"].map(|name| dims(&tensors, name, layout));
         let (q_dims, k_dims, v_dims) = (q_dims?, k_dims?, v_dims?);
         let shape = common_shape(q_dims, k_dims, v_dims)?;
-        Problem::new(shape)?;
+        Problem::new(shape)?.with_value_dim(v_dims.head_dim)?;
         let given = |name, dims| given(&tensors, name, dims, layout);
         let tensors = UserTensors {
             shape,
+            value_dim: v_dims.head_dim,
             layout,
             origin: path.file_name().map_or_else(|| file.to_string(), |name| name.to_string_lossy().into()),
             q: given("q", q_dims)?,
             k: given("k", k_dims)?,
             v: given("v", v_dims)?,
+            sinks: sinks(&tensors)?,
         };
         tensors.check_formats()?;
         Ok(tensors)
     }
 
-    /// The FP8 format in which attention will see them: that of the FP8 tensors, E4M3 where there is none.
+    /// Whether the file holds attention sinks.
+    pub fn has_sinks(&self) -> bool {
+        self.sinks.is_some()
+    }
+
+    /// The format in which attention will see them: that of the first tensor that came as codes, E4M3 where there is none.
     pub fn format(&self) -> Fp8Format {
         let formats = self.named().into_iter().filter_map(|(_, given, _)| given.format());
         formats.into_iter().next().unwrap_or(Fp8Format::E4m3)
@@ -81,11 +92,24 @@ impl UserTensors {
         self.named().into_iter().any(|(_, given, _)| given.format().is_some())
     }
 
-    /// The tensors as FP8: codes as they came, everything else quantised with one scale per head, Q and K up to this code.
-    pub fn quantize(&self, largest_code: f32) -> Result<[Fp8Tensor<'static>; 3]> {
-        let plain = Quantizer::new(self.format()).with_layout(self.layout);
+    /// The tensors as a problem's codes: codes as they came, everything else quantised, in FP8 with one scale per head and Q and
+    /// K up to this code, in INT8 as [`Quantizer::for_attention`] says.
+    pub fn quantize(&self, problem: &Problem, largest_code: f32) -> Result<[Fp8Tensor<'static>; 3]> {
+        let [of_q, of_k, of_v] = match problem.input_format() {
+            Fp8Format::Int8 => Quantizer::for_attention(problem),
+            format => {
+                let plain = Quantizer::new(format);
+                let small = plain.with_largest_code(largest_code);
+                [small, small, plain]
+            }
+        };
         let quantized = self.named().map(|(name, given, dims)| {
-            let quantizer = if name == "v" { plain } else { plain.with_largest_code(largest_code) };
+            let quantizer = match name {
+                "q" => of_q,
+                "k" => of_k,
+                _ => of_v,
+            };
+            let quantizer = quantizer.with_layout(self.layout);
             let result = match given {
                 Given::F32(values) => quantizer.quantize(values, dims, self.layout),
                 Given::F16(values) => quantizer.quantize(values, dims, self.layout),
@@ -95,28 +119,34 @@ impl UserTensors {
             result.map_err(|error| of_tensor(name, error))
         });
         let [q, k, v] = quantized;
-        Ok([q?, k?, v?])
+        let q = match &self.sinks {
+            Some(sinks) => q?.with_sinks(sinks.clone())?,
+            None => q?,
+        };
+        Ok([q, k?, v?])
     }
 
     /// The unquantised numbers in `[B,H,S,D]` order, for the gates; codes stand for what they decode to.
     pub fn to_inputs(&self) -> Inputs {
         let [q, k, v] = self.named().map(|(_, given, dims)| given.to_f32(dims, self.layout));
-        Inputs { shape: self.shape, origin: self.origin.clone(), family: None, q, k, v }
+        Inputs { shape: self.shape, origin: self.origin.clone(), family: None, q, k, v, sinks: self.sinks.clone() }
     }
 
     fn named(&self) -> [(&'static str, &Given, Dims); 3] {
         let (queries, keys) = (self.shape.query_dims(), self.shape.key_dims());
-        [("q", &self.q, queries), ("k", &self.k, keys), ("v", &self.v, keys)]
+        let values = Dims::new(keys.batch, keys.heads, keys.len, self.value_dim);
+        [("q", &self.q, queries), ("k", &self.k, keys), ("v", &self.v, values)]
     }
 
     fn check_formats(&self) -> Result<()> {
-        let expected = self.format();
+        let of_all = self.format();
         for (name, given, _) in self.named() {
+            let expected = if name == "v" && of_all == Fp8Format::Int8 { Fp8Format::E4m3 } else { of_all };
             if let Some(found) = given.format().filter(|found| *found != expected) {
                 return Err(Error::invalid(
                     name,
                     format!("is in {found}, another tensor in {expected}"),
-                    "give all FP8 tensors in one format",
+                    "give all FP8 tensors in one format; beside Q and K in int8, V is in E4M3",
                 ));
             }
         }
@@ -178,14 +208,14 @@ fn dims(tensors: &SafeTensors, name: &str, layout: Layout) -> Result<Dims> {
         ));
     };
     let (heads, len) = if layout == Layout::Bshd { (third, second) } else { (second, third) };
-    Ok(Dims { batch, heads, len, head_dim })
+    Ok(Dims::new(batch, heads, len, head_dim))
 }
 
 /// The shape of the problem that three tensors of these sizes pose.
 fn common_shape(q: Dims, k: Dims, v: Dims) -> Result<Shape> {
     let mismatch =
         |name: &str, rule: String| Err(Error::invalid(name, rule, "make the sizes agree, and check --layout"));
-    if k != v {
+    if (k.batch, k.heads, k.len) != (v.batch, v.heads, v.len) {
         return mismatch("v", format!("is {v} (batch, heads, rows, channels) where k is {k}"));
     }
     if q.batch != k.batch || q.head_dim != k.head_dim {
@@ -194,14 +224,7 @@ fn common_shape(q: Dims, k: Dims, v: Dims) -> Result<Shape> {
             format!("is {k} (batch, heads, rows, channels), and does not share the batch and the channels of q, {q}"),
         );
     }
-    Ok(Shape {
-        batch: q.batch,
-        query_heads: q.heads,
-        kv_heads: k.heads,
-        query_len: q.len,
-        key_len: k.len,
-        head_dim: q.head_dim,
-    })
+    Ok(Shape::new(q.batch, q.heads, q.len, q.head_dim).with_kv_heads(k.heads).with_key_len(k.len))
 }
 
 fn given(tensors: &SafeTensors, name: &str, dims: Dims, layout: Layout) -> Result<Given> {
@@ -217,8 +240,9 @@ fn given(tensors: &SafeTensors, name: &str, dims: Dims, layout: Layout) -> Resul
         Dtype::BF16 => Ok(Given::Bf16(numbers(view.data(), bf16::from_le_bytes))),
         Dtype::F8_E4M3 => codes(Fp8Format::E4m3),
         Dtype::F8_E5M2 => codes(Fp8Format::E5m2),
+        Dtype::I8 => codes(Fp8Format::Int8),
         other => {
-            Err(Error::invalid(name, format!("is in {other}"), "convert it to F32, F16, BF16, F8_E4M3 or F8_E5M2"))
+            Err(Error::invalid(name, format!("is in {other}"), "convert it to F32, F16, BF16, F8_E4M3, F8_E5M2 or I8"))
         }
     }
 }
@@ -252,6 +276,15 @@ fn scales(tensors: &SafeTensors, name: &str, dims: Dims) -> Result<Scales> {
     Scales::new(granularity, values).map_err(|error| of_tensor(&name, error))
 }
 
+/// One logit for each head of Q, if the file holds them; how many there must be is for the problem to say.
+fn sinks(tensors: &SafeTensors) -> Result<Option<Vec<f32>>> {
+    let Ok(view) = tensors.tensor("sinks") else { return Ok(None) };
+    match view.dtype() {
+        Dtype::F32 => Ok(Some(numbers(view.data(), f32::from_le_bytes))),
+        other => Err(Error::invalid("sinks", format!("is in {other}"), "store sinks in F32")),
+    }
+}
+
 fn numbers<const N: usize, T>(bytes: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
 }
@@ -266,15 +299,17 @@ fn of_tensor(name: &str, error: Error) -> Error {
 
 /// The bytes of a safetensors file that holds `o` in the problem's output layout, and `lse` as `[B,H,S]` if there is one.
 pub fn encode_output(problem: &Problem, output: &Output, metadata: HashMap<String, String>) -> Result<Vec<u8>> {
-    let Shape { batch, query_heads, query_len, head_dim, .. } = problem.shape();
+    let Shape { batch, query_heads, query_len, .. } = problem.shape();
+    let value_dim = problem.value_dims().head_dim;
     let sizes = match problem.output_layout() {
-        Layout::Bshd => vec![batch, query_len, query_heads, head_dim],
-        _ => vec![batch, query_heads, query_len, head_dim],
+        Layout::Bshd => vec![batch, query_len, query_heads, value_dim],
+        _ => vec![batch, query_heads, query_len, value_dim],
     };
     let (dtype, bytes) = match &output.values {
         Values::F32(values) => (Dtype::F32, bytes(values, |value| value.to_le_bytes())),
         Values::F16(values) => (Dtype::F16, bytes(values, |value| value.to_le_bytes())),
         Values::Bf16(values) => (Dtype::BF16, bytes(values, |value| value.to_le_bytes())),
+        _ => (Dtype::F32, bytes(&output.values.to_f32(), |value| value.to_le_bytes())),
     };
     let lse = output.lse.as_ref().map(|lse| self::bytes(lse, |value| value.to_le_bytes()));
     let unfit = |error| Error::invalid("output", format!("cannot be stored: {error}"), "make it for the same problem");

@@ -3,8 +3,9 @@
 
 use eightfold::Error;
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::{Compiler, Cubin, Program, set_nvrtc};
+use eightfold::lab::compile::{Compiler, Cubin, Program, set_nvrtc};
 use eightfold_lab::compile::{Compiled, compile_all, compile_text};
+use eightfold_lab::environment;
 use std::fs;
 use std::path::Path;
 
@@ -49,7 +50,7 @@ fn compiler(cache: &Path) -> Option<Compiler> {
 }
 
 fn compiler_with(cache: &Path, max_bytes: u64) -> Option<Compiler> {
-    if let Err(error) = Compiler::find() {
+    if let Err(error) = environment::compiler() {
         assert!(std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_none(), "{error}");
         eprintln!("skipped: {error}");
         return None;
@@ -243,7 +244,7 @@ fn many_threads_compile_at_once() {
 
 #[test]
 fn a_library_is_named_before_the_search_or_not_at_all() {
-    let _ = Compiler::find();
+    let _ = environment::compiler();
     let error = set_nvrtc("/somewhere").unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
     for tried in Compiler::search() {

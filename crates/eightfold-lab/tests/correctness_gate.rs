@@ -119,9 +119,9 @@ impl Subject for Disturbed {
         let keep_bits = |value: f32, bits: u32| f32::from_bits(value.to_bits() & (u32::MAX << (23 - bits)));
         let cut = |value: f32, bits: u32| if self.cut { keep_bits(value, bits) } else { value };
         output.values = match problem.output_format() {
-            OutputFormat::F32 => Values::F32(disturbed.collect()),
             OutputFormat::F16 => Values::F16(disturbed.map(|value| f16::from_f32(cut(value, 10))).collect()),
             OutputFormat::Bf16 => Values::Bf16(disturbed.map(|value| bf16::from_f32(cut(value, 7))).collect()),
+            _ => Values::F32(disturbed.collect()),
         };
         output.lse = right.lse;
         Ok(report)
@@ -132,7 +132,7 @@ impl Subject for Disturbed {
 fn a_kernel_may_be_as_wrong_in_every_output_format_as_in_f32() {
     let thresholds = Thresholds::embedded();
     let tolerance = &thresholds.correctness.tolerance.f16;
-    let allowed = tolerance.relative_l2;
+    let allowed = tolerance.of(Some(Family::Gaussian), 64).relative_l2;
     let problem = Problem::new(Shape::new(1, 16, 64, 64)).unwrap().with_lse(true);
     for &format in OutputFormat::ALL {
         let case = [case_of(&problem.with_output_format(format), Family::Gaussian)];
@@ -143,7 +143,7 @@ fn a_kernel_may_be_as_wrong_in_every_output_format_as_in_f32() {
         assert_eq!(failed(0.85 * allowed, false), [""; 0], "{format}");
         assert_eq!(failed(1.15 * allowed, false), [checks::RELATIVE_L2], "{format}");
         if format == OutputFormat::Bf16 {
-            assert_eq!(failed(0.0, true), [checks::RELATIVE_L2], "cut off to {format}");
+            assert!(failed(0.0, true).contains(&checks::RELATIVE_L2.to_string()), "cut off to {format}");
         }
     }
 }
@@ -188,7 +188,7 @@ fn mismatched_inputs_are_an_error_that_names_them() {
 /// A sampled case must judge as the whole one does: same rows, same references.
 #[test]
 fn a_sample_of_rows_sees_what_all_rows_see() {
-    let grouped = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 200, key_len: 150, head_dim: 32 };
+    let grouped = Shape::new(2, 4, 200, 32).with_kv_heads(2).with_key_len(150);
     let sampling = ReferencePolicy { max_gflop: 1e-3, block_rows: 16 };
     for problem in [Problem::new(grouped).unwrap(), Problem::new(grouped).unwrap().causal()] {
         let problem = problem.with_lse(true);

@@ -38,11 +38,14 @@ fn without_a_device_a_named_variant_can_be_explained_but_not_run() {
 }
 
 #[test]
-fn a_head_that_no_kernel_is_written_for_is_refused_by_name() {
-    let problem = Problem::new(Shape::new(1, 2, 40, 72)).unwrap();
-    for variant in ["ladder:mma-pv", "hopper:fast"] {
+fn knobs_that_a_head_leaves_no_room_for_are_refused_by_name() {
+    let problem = Problem::new(Shape::new(1, 2, 40, 256)).unwrap();
+    for (variant, rule) in [
+        ("ladder:mma-pv", "tile_keys: heads of 256 and 256 channels leave a warp no registers for scores of 64 keys"),
+        ("hopper:fast,warpgroups=3,stages=4", "tile_keys: the tiles of"),
+    ] {
         let error = Choice::named(&problem, variant.parse().unwrap()).unwrap_err().to_string();
-        assert!(error.starts_with("head_dim: 72 is not one of"), "{error}");
+        assert!(error.starts_with(rule), "{error}");
     }
     assert_eq!(choice::choose(&problem).unwrap().variant.kernel(), "cpu");
 }

@@ -25,10 +25,18 @@ SIMULATED char* sim_shared_memory() { return memory; }
 }
 asm(".globl held\n.type held, @tls_object\n.set held, memory");
 
-struct __align__(8) float2 { float x, y; };
-struct __align__(16) float4 { float x, y, z, w; };
-struct __align__(8) uint2 { unsigned x, y; };
-struct __align__(16) uint4 { unsigned x, y, z, w; };
+struct __align__(8) float2 {
+    float x, y;
+};
+struct __align__(16) float4 {
+    float x, y, z, w;
+};
+struct __align__(8) uint2 {
+    unsigned x, y;
+};
+struct __align__(16) uint4 {
+    unsigned x, y, z, w;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
@@ -45,11 +53,19 @@ inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
 inline float fabsf(float x) { return __builtin_fabsf(x); }
+inline float rintf(float x) { return __builtin_rintf(x); }
+inline float sqrtf(float x) { return __builtin_sqrtf(x); }
 
 inline float __int_as_float(int x) { return sim::from_bits(static_cast<uint32_t>(x)); }
 inline float __uint_as_float(unsigned x) { return sim::from_bits(x); }
 inline int __float_as_int(float x) { return static_cast<int>(sim::bits(x)); }
 inline unsigned __float_as_uint(float x) { return sim::bits(x); }
+// cvt.rni.s32.f32: saturates, and makes zero of NaN.
+inline int __float2int_rn(float x) {
+    float whole = __builtin_rintf(x);
+    if (whole != whole) return 0;
+    return whole >= 0x1p31f ? 0x7fffffff : whole < -0x1p31f ? -0x7fffffff - 1 : static_cast<int>(whole);
+}
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
 inline double __ddiv_rn(double a, double b) { return a / b; }
 template <typename T>
@@ -102,7 +118,7 @@ inline unsigned atomicAdd(unsigned* place, unsigned value) { return sim::update(
 inline unsigned atomicMax(unsigned* place, unsigned value) { return sim::update(place, sim::Atomic::MAX, value); }
 
 // How the runtime calls a kernel: with a copy of its one argument. Put before every kernel of a file.
-#define SIMULATED_ENTRY(entry, Argument)                                                             \
-    extern "C" void entry(Argument);                                                                 \
+#define SIMULATED_ENTRY(entry, Argument)                                                               \
+    extern "C" void entry(Argument);                                                                   \
     extern "C" SIMULATED void sim_call_##entry(void* it) { entry(*static_cast<const Argument*>(it)); } \
     extern "C" SIMULATED size_t sim_argument_bytes_##entry() { return sizeof(Argument); }

@@ -53,11 +53,13 @@ SIMULATED void wait_for_copies(int pending);
 SIMULATED void arrive_when_copied(unsigned barrier);
 SIMULATED void copy_box(unsigned blocks, unsigned to, const void* map, unsigned barrier, int x, int y, int z, int w);
 
-// wgmma: sums in f32 or pairs of f16; A from a descriptor, or, where `a_registers` is given, from four registers.
+// wgmma: sums in f32, pairs of f16 or, of INT8, s32; A from a descriptor, or, where `a_registers` is given, from four
+// registers.
 struct Product {
     int columns;
     bool half_sums, a_e5m2, b_e5m2, accumulate;
     unsigned long long a, b;
+    bool integers = false;
 };
 SIMULATED void multiply(const Product& product, uint32_t* sums, const uint32_t* a_registers);
 SIMULATED void fence_products();

@@ -1,9 +1,10 @@
-// cp.async of threads, and boxes of the copy engine.
+// cp.async of threads, and boxes of TMA.
 #include "world.h"
 
 namespace sim {
 // ---- cp.async ----
 void copy_async_16(unsigned to, const void* from, int valid_bytes) {
+    ++world->work.copies;
     Fiber* fiber = world->current;
     Block* block = fiber->block;
     const void* pc = CALLER;
@@ -141,6 +142,7 @@ static void copy_part(const Box& box, int first, int last, Block* block, const S
 }
 
 void copy_box(unsigned to_blocks, unsigned to, const void* map, unsigned barrier_address, int x, int y, int z, int w) {
+    ++world->work.copies;
     Fiber* fiber = world->current;
     Box box = {{}, x, y, z, w, to, barrier_address, CALLER};
     memcpy(&box.map, map, sizeof(Map));

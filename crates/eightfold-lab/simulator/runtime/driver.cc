@@ -133,7 +133,9 @@ extern "C" SIMULATED void sim_begin(unsigned long long seed, int races, double s
     world.findings.clear();
     world.found.clear();
     world.runs = 0;
+    world.work = {};
 }
+extern "C" SIMULATED void sim_work(Counts* work) { *work = this_world().work; }
 extern "C" SIMULATED size_t sim_findings(char* to, size_t room) {
     std::string text;
     for (const std::string& finding : this_world().findings) text += finding + "\n\x1e";

@@ -52,7 +52,7 @@ Knowledge Clock::all() const {
     return joined(others, mine);
 }
 
-// Whether the actor knows of an access before. What threads wrote, the copy engine and the tensor cores must have been
+// Whether the actor knows of an access before. What threads wrote, TMA and the tensor cores must have been
 // told of; what threads read is done when it is known to be.
 static bool knows(const Actor& actor, const Epoch& before, bool& lacks_fence) {
     lacks_fence = false;

@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace sim {
-// Times of the actors of one block. `async`: of what threads wrote, as much as the copy engine and the tensor cores
+// Times of the actors of one block. `async`: of what threads wrote, as much as TMA and the tensor cores
 // see, which is what a thread knew at its last fence.proxy.async.
 struct Times {
     std::vector<uint32_t> seen, async;

@@ -37,11 +37,13 @@ struct Line {
     int32_t mantissa[DEPTH], exponent[DEPTH];
     float special;  // NaN or infinite if one of them is, else 0
     float value[DEPTH];
+    int8_t whole[DEPTH];
 
     void set(const unsigned char* codes, bool e5m2) {
         const Parts& parts = e5m2 ? parts_e5m2 : parts_e4m3;
         const float* values = tables.of(e5m2);
         special = 0;
+        memcpy(whole, codes, DEPTH);
         for (int i = 0; i < DEPTH; ++i) {
             mantissa[i] = parts.mantissa[codes[i]];
             exponent[i] = parts.exponent[codes[i]];
@@ -64,6 +66,12 @@ static double power_of_two(int exponent) {
     double power;
     memcpy(&power, &word, 8);
     return power;
+}
+
+// INT8: exactly.
+static int32_t add_integers(const Line& a, const Line& b, int32_t sum) {
+    for (int i = 0; i < DEPTH; ++i) sum += a.whole[i] * b.whole[i];
+    return sum;
 }
 
 static double add_products(const Line& a, const Line& b, float sum, bool half_sums) {
@@ -126,6 +134,7 @@ static void gather(const Shown* lanes, bool of_a, int index, float* to, Value va
 }
 
 void multiply_f16(float* sum, const Shown* lanes) {
+    ++world->work.products;
     auto value = [](unsigned word, int e) { return f16_to_float(static_cast<uint16_t>(word >> 16 * e)); };
     float rows[2][16], columns[2][16];
     for (int i = 0; i < 2; ++i) {
@@ -136,6 +145,7 @@ void multiply_f16(float* sum, const Shown* lanes) {
 }
 
 void multiply_fp8(float* sum, const Shown* lanes, bool a_e5m2, bool b_e5m2) {
+    ++world->work.products;
     // The first pair of every four values, then the second.
     float rows[2][2][16], columns[2][2][16];
     for (int pair = 0; pair < 2; ++pair)
@@ -235,7 +245,13 @@ static void execute(Block* block, Warp& warp, Operation& operation) {
             for (int half = 0; half < 2; ++half) {
                 const Line& row = a[lane / 4 + 8 * half];
                 int column = 8 * j + lane % 4 * 2;
-                if (product.half_sums) {
+                if (product.integers) {
+                    for (int e = 0; e < 2; ++e) {
+                        uint32_t& sum = slot(4 * j + 2 * half + e);
+                        int32_t before = product.accumulate ? static_cast<int32_t>(sum) : 0;
+                        sum = static_cast<uint32_t>(add_integers(row, b[column + e], before));
+                    }
+                } else if (product.half_sums) {
                     uint32_t& pair = slot(2 * j + half);
                     uint32_t sums = 0;
                     for (int e = 0; e < 2; ++e) {
@@ -272,6 +288,7 @@ void commit_products() {
 }
 
 void multiply(const Product& product, uint32_t* sums, const uint32_t* a_registers) {
+    ++world->work.products;
     Fiber* fiber = world->current;
     Block* block = fiber->block;
     Warp& warp = fiber->warp();

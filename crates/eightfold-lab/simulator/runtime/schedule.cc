@@ -104,7 +104,7 @@ std::string name_of(const Epoch& epoch) {
             if (is_thread) return "a thread of warp " + number(epoch.actor / 32);
             return block->actors[epoch.actor - block->fibers.size()];
         }
-    return epoch.is_async ? "the copy engine, for a block that has ended," : "a thread of a block that has ended";
+    return epoch.is_async ? "TMA, for a block that has ended," : "a thread of a block that has ended";
 }
 
 // ---- who runs ----

@@ -12,6 +12,7 @@ enum { SYNC_WARP = 5, FENCE_PRODUCTS, WAIT_FOR_PRODUCTS, SET_REGISTERS };
 
 // All lanes of the warp that have not ended.
 static const Shown* meet(int meeting, const Shown& shown, bool orders_memory, const void* pc) {
+    ++world->work.met;
     Fiber* fiber = world->current;
     Warp& warp = fiber->warp();
     if (warp.arrived == 0) warp.meeting = meeting, warp.meeting_pc = pc;
@@ -61,6 +62,7 @@ static NumberedBarrier& arrive_at(int index, int threads, const void* pc) {
         report("rule", "barrier " + number(index) + " is met by " + number(threads) + " and by " +
                            number(barrier.expected) + " threads, " + place(pc));
     barrier.expected = threads;
+    ++world->work.met;
     release(barrier.clock, fiber);
     ++barrier.arrived;
     return barrier;
@@ -82,6 +84,7 @@ static bool meet_numbered(int index, int threads, bool condition, const void* pc
 }
 void sync_block() {
     // Threads that have ended are not waited for.
+    ++world->work.met;
     Block* block = world->current->block;
     NumberedBarrier& barrier = block->numbered[0];
     release(barrier.clock, world->current);
@@ -142,10 +145,11 @@ void init_barrier(unsigned address, unsigned arrivals) {
     barrier.pending = arrivals;
     barrier.maker = fiber->thread;
     barrier.made = fiber->clock.own.seen[fiber->thread];
-    barrier.actor = block->new_actor("the copy engine");
+    barrier.actor = block->new_actor("TMA");
     barrier.clock.block = barrier.done.block = block->number;
 }
 void arrive(unsigned address, unsigned expected_bytes) {
+    ++world->work.met;
     MBarrier& barrier = known_mbarrier(address, CALLER);
     release(barrier.clock, world->current);
     barrier.bytes += expected_bytes;
@@ -154,6 +158,7 @@ void arrive(unsigned address, unsigned expected_bytes) {
     maybe_yield(4);
 }
 void wait_for_phase(unsigned address, unsigned parity) {
+    ++world->work.met;
     MBarrier& barrier = known_mbarrier(address, CALLER);
     // Looked at when the thread runs: for one that is late, the phase after may be over too.
     while ((barrier.phase & 1) == parity) park(barrier.waiters, {"an mbarrier", address, 0, CALLER});

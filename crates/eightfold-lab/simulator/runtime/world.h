@@ -240,13 +240,22 @@ struct Options {
     double seconds = 0;  // that a launch may take; no limit if zero
 };
 
+// What the threads of launches did, counted: it follows from the kernel and the schedule alone, and is no time.
+struct Counts {
+    unsigned long long shared = 0, global = 0;  // accesses, whatever their size
+    unsigned long long met = 0;                 // where threads meet or wait for each other, in a warp or at a barrier
+    unsigned long long products = 0;            // of tensor cores, once for each thread
+    unsigned long long copies = 0;              // cp.async and boxes
+};
+
 struct World {
     Options options;
+    Counts work;
     Schedule schedule{0};
     uint64_t random = 0;
     std::vector<std::string> findings;
     std::set<std::string> found;
-    unsigned long long switches = 0, accesses = 0, runs = 0;
+    unsigned long long switches = 0, runs = 0;
 
     Fiber* current = nullptr;
     void* scheduler_sp = nullptr;

@@ -3,7 +3,7 @@
 use super::contest::{Contest, note, unfinished};
 use super::records::differences;
 use super::serve::{Hello, Request};
-use super::{Comparison, Side};
+use super::{BUILD, Comparison, Side};
 use crate::gates::{Gate, Outcome, Thresholds};
 use crate::measure::{Contestant, Manner, Samples, Timer};
 use crate::peers::Worker;
@@ -150,7 +150,7 @@ impl Process {
     fn entry(&self) -> Entry {
         let Provenance { eightfold, built_from, .. } = &self.hello.provenance;
         let built_from = built_from.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
-        let implementation = format!("{} of eightfold {eightfold}{built_from}", self.hello.entry.implementation);
+        let implementation = format!("{}{BUILD}{eightfold}{built_from}", self.hello.entry.implementation);
         Entry { name: self.name.clone(), implementation, ..self.hello.entry.clone() }
     }
 

@@ -30,9 +30,9 @@ pub fn judge(baseline_name: &str, [baseline, again, candidate]: [&Samples; 3], r
         return Judged { outcome: Outcome::Invalid, summary: reason, speed_up, itself, settled };
     }
     let settled = match outcome {
-        Outcome::Pass => true,
+        Outcome::Pass | Outcome::Regression => true,
         // Not fast enough is one thing, slower than before is another: what looks slower is pursued.
-        Outcome::Negative => !speed_up.is_some_and(|found| found.ratio < 1.0 - RESOLUTION && found.upper >= 1.0),
+        Outcome::Negative => !speed_up.is_some_and(|found| found.ratio < 1.0 - RESOLUTION),
         _ => false,
     };
     Judged { outcome, summary, speed_up, itself, settled }
@@ -66,7 +66,7 @@ mod tests {
     fn clear_times_are_settled_at_the_first_look() {
         assert_eq!(outcome(1000, 1010, 800), (Outcome::Pass, true));
         assert_eq!(outcome(1000, 990, 1000), (Outcome::Negative, true));
-        assert_eq!(outcome(1000, 1000, 1300), (Outcome::Negative, true));
+        assert_eq!(outcome(1000, 1000, 1300), (Outcome::Regression, true));
     }
 
     #[test]

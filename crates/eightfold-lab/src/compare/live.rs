@@ -78,7 +78,7 @@ impl Live<'_> {
     fn unjudged(&self, group: &Group) -> Comparison {
         let side = |candidate: &Candidate| Side {
             name: candidate.name.clone(),
-            implementation: candidate.variant.to_string(),
+            implementation: candidate.implementation(),
             p50_us: None,
         };
         Comparison {

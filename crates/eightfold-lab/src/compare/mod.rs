@@ -78,6 +78,16 @@ pub struct Side {
     pub p50_us: Option<f64>,
 }
 
+/// What stands between the variant that a build ran and the build's own version and commit.
+const BUILD: &str = " of eightfold ";
+
+impl Side {
+    /// The version and commit, where the two are builds and not variants of one.
+    pub fn build(&self) -> Option<&str> {
+        self.implementation.split_once(BUILD).map(|(_, build)| build)
+    }
+}
+
 /// Speed-up ratios differ by a share: `+10%`, `-5%` or `2.5%` as 0.1, −0.05 or 0.025.
 pub fn parse_percentage(argument: &str, text: &str) -> Result<f64> {
     let invalid =

@@ -103,15 +103,23 @@ fn same_problem(a: &ProblemRecord, b: &ProblemRecord) -> bool {
 
 pub(super) fn differences(a: &ProblemRecord, b: &ProblemRecord) -> Vec<String> {
     let sizes = |problem: &ProblemRecord| {
-        let ProblemRecord { batch, query_heads, kv_heads, query_len, key_len, head_dim, .. } = problem;
-        format!("{batch},{query_heads},{kv_heads},{query_len},{key_len},{head_dim}")
+        let ProblemRecord { batch, query_heads, kv_heads, query_len, key_len, head_dim, value_dim, .. } = problem;
+        let values = value_dim.map_or_else(String::new, |value_dim| format!("/{value_dim}"));
+        format!("{batch},{query_heads},{kv_heads},{query_len},{key_len},{head_dim}{values}")
     };
     let mask = |problem: &ProblemRecord| if problem.causal { "causal" } else { "none" }.to_string();
+    let window = |problem: &ProblemRecord| problem.window.clone().unwrap_or_else(|| "none".into());
+    let softcap =
+        |problem: &ProblemRecord| problem.softcap.map_or_else(|| "none".into(), |softcap| softcap.to_string());
+    let sinks = |problem: &ProblemRecord| problem.sinks.to_string();
     let scale = |problem: &ProblemRecord| problem.softmax_scale.to_string();
     let lse = |problem: &ProblemRecord| problem.lse.to_string();
-    let aspects: [(&str, String, String); 7] = [
+    let aspects: [(&str, String, String); 10] = [
         ("shape", sizes(a), sizes(b)),
         ("mask", mask(a), mask(b)),
+        ("window", window(a), window(b)),
+        ("softcap", softcap(a), softcap(b)),
+        ("sinks", sinks(a), sinks(b)),
         ("softmax scale", scale(a), scale(b)),
         ("input format", a.input_format.clone(), b.input_format.clone()),
         ("output format", a.output_format.clone(), b.output_format.clone()),

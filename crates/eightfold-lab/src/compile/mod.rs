@@ -1,13 +1,17 @@
 //! What a compiler made of a kernel: its resources, by the log and by the machine code, which must agree.
 
 mod cubin;
+mod disassembler;
+mod in_flight;
 mod log;
 mod nvcc;
 
+pub use disassembler::Disassembler;
+pub use in_flight::early_touches;
 pub use nvcc::Nvcc;
 
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::{Compiler, Cubin, Program};
+use eightfold::lab::compile::{Compiler, Cubin, Program};
 use eightfold::{Error, Result};
 use rayon::prelude::*;
 

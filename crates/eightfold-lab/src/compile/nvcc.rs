@@ -2,7 +2,7 @@
 
 use super::{Compiled, inspect};
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::{self, Cubin, Program};
+use eightfold::lab::compile::{self, Cubin, Program};
 use eightfold::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,12 +43,12 @@ impl Nvcc {
 
     /// Compiles. The kernel must mark its device functions `__device__`: nvcc has no `-default-device`.
     pub fn compile(&self, program: &Program, arch: Arch) -> Result<Compiled> {
-        self.compile_files(&compile::files(program, None)?, program, arch)
+        self.compile_files(&compile::files(program)?, program, arch)
     }
 
     /// Compiles this text in place of the program's file.
     pub fn compile_text(&self, text: &str, program: &Program, arch: Arch) -> Result<Compiled> {
-        self.compile_files(&compile::files(program, Some(text))?, program, arch)
+        self.compile_files(&compile::files_of_text(program, text)?, program, arch)
     }
 
     fn compile_files(&self, files: &[(String, String)], program: &Program, arch: Arch) -> Result<Compiled> {

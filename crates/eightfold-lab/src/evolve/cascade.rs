@@ -2,24 +2,34 @@
 //! who may be the best. Each step costs more than the one before and sees fewer candidates.
 
 use super::fate::{Depth, Evidence, Fate};
-use super::protocol::{Examined, Request, Task};
+use super::protocol::{Examined, Request, Step, Task};
 use crate::build;
 use crate::choice;
 use crate::examine::{Candidate, Examination};
 use crate::gates::{Case, Gate, Outcome, StandardCase, Thresholds, TimingPolicy, prepare_all, quantizer};
 use crate::inputs::Family;
 use crate::measure::{Contestant, Manner, Method, Race, Raced, Rotation, Samples, brief_contestant};
-use crate::record::Entry;
+use crate::record::{Entry, ProblemRecord};
+use crate::simulate::{self, Work};
 use crate::verdict::SpeedUp;
-use eightfold::cuda::compile;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Mask, Problem, Result, Shape, Variant};
+use eightfold::lab::compile::Overlay;
+use eightfold::lab::cpu::Numbers;
+use eightfold::{Accuracy, Error, Output, Problem, Result, Shape, Variant};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Arithmetic of the problem that candidates are checked on with inputs of their own: its float64 reference must not
 /// take longer than the rest.
 const FRESH_GFLOP: f64 = 0.06;
+
+/// The same on the simulated device, which takes seconds for what an H200 does in a microsecond.
+const SIMULATED_GFLOP: f64 = 0.004;
+
+/// Keys of several tiles, whatever the knobs, the last of them cut; and queries of more than one.
+const MANY_KEYS: usize = 600;
+const SOME_QUERIES: usize = 77;
 
 /// Rounds of a quick timing, and of a full one.
 const QUICK_ROUNDS: usize = 6;
@@ -45,24 +55,39 @@ const WARM_UP_RUNS: usize = 3;
 
 /// A task with everything that its candidates have in common.
 pub struct Bench<'a> {
-    /// What all are timed against.
-    pub baseline: Candidate,
-    problem: Problem,
-    /// Inputs at full size; the first are timed.
-    cases: &'a [Case],
+    /// One for each problem.
+    seats: Vec<Seat<'a>>,
     thresholds: &'a Thresholds,
-    contestant: Box<dyn Contestant + 'a>,
-    baseline_s: f64,
     seed: u64,
     /// Candidates that were compiled ahead of their turn.
     compiled: HashSet<String>,
 }
 
-/// The problem of a task.
-pub fn problem(task: &Task) -> Result<Problem> {
-    let shape: Shape = task.shape.parse()?;
-    let problem = Problem::new(shape)?.with_mask(Mask::causal_if(task.causal));
-    Ok(problem.with_output_format(task.output_format.parse()?))
+/// One problem, and the baseline that candidates are held against on it.
+struct Seat<'a> {
+    baseline: Candidate,
+    problem: Problem,
+    /// Inputs at full size; the first are timed.
+    cases: &'a [Case],
+    clock: Clock<'a>,
+}
+
+/// What candidates are held against.
+enum Clock<'a> {
+    /// The baseline, which takes turns with them, and the seconds that it takes.
+    Timed { baseline: Box<dyn Contestant + 'a>, seconds: f64 },
+    /// The baseline's steps on the simulated device.
+    Counted { steps: u64 },
+}
+
+/// The problems of a task.
+pub fn problems(task: &Task) -> Result<Vec<Problem>> {
+    let accuracy = task.accuracy.as_deref().map(str::parse).transpose()?;
+    let problem = |problem: &ProblemRecord| {
+        let problem = problem.to_problem()?;
+        Ok(accuracy.map_or(problem, |accuracy| problem.with_accuracy(accuracy)))
+    };
+    task.problems.iter().map(problem).collect()
 }
 
 /// The variant of a kernel that a plan runs on this machine, if nothing is installed: the baseline of every search.
@@ -86,75 +111,92 @@ pub fn suits(problem: &Problem, baseline: &Variant, variant: &Variant) -> Result
             "keep `weights` and `linear` to what that accuracy allows",
         ));
     }
+    if let Ok(config) = variant.on_cpu()
+        && config.numbers == Numbers::Bf16
+        && problem.accuracy() == Accuracy::Precise
+    {
+        let rule = "weights of one bf16 are less exact than accuracy=precise asks for";
+        return Err(Error::invalid("numbers", rule, "set numbers=bf16x2"));
+    }
     choice::check(problem, variant)
 }
 
 impl<'a> Bench<'a> {
-    /// What all candidates of a task are timed against.
-    pub fn baseline(task: &Task) -> Result<Candidate> {
-        let baseline = |variant| Candidate::new("baseline", variant);
-        let baseline = match &task.baseline {
-            Some(text) => baseline(text.parse()?),
+    /// What all candidates of a task are held against, for each of its problems.
+    pub fn baselines(task: &Task) -> Result<Vec<Candidate>> {
+        let problems = problems(task)?;
+        let baselines = problems.iter().enumerate().map(|(place, problem)| match task.baselines.get(place) {
+            Some(text) => Ok(Candidate::new("baseline", text.parse()?)),
             None => {
-                let problem = problem(task)?;
-                baseline(shipped(&task.kernel, &problem)?).held_to(problem.accuracy())
+                let variant = shipped(&task.kernel, problem)?;
+                Ok(Candidate::new("baseline", variant).held_to(problem.accuracy()))
             }
-        };
-        if baseline.on_gpu() {
+        });
+        let baselines: Vec<Candidate> = baselines.collect::<Result<_>>()?;
+        if baselines.iter().any(Candidate::on_gpu) {
             Device::default()?;
         }
-        Ok(baseline)
+        Ok(baselines)
     }
 
-    /// Inputs at full size, the same for every worker of a search: those that are timed, and those on which sums that are
-    /// too long show.
-    pub fn cases(task: &Task, baseline: &Candidate) -> Result<Vec<Case>> {
-        let problem = problem(task)?;
-        let cases = [Family::Gaussian, Family::BiasedValues];
-        let cases = cases.map(|family| StandardCase { problem, family, seed: task.seed });
-        let quantizer = quantizer(&problem, std::slice::from_ref(baseline));
-        prepare_all(&cases, &quantizer, &task.thresholds.correctness.reference)
+    /// Inputs at full size for each problem, the same for every worker of a search: those that are timed, and those on which
+    /// sums that are too long show.
+    pub fn cases(task: &Task, baselines: &[Candidate]) -> Result<Vec<Vec<Case>>> {
+        let problems = problems(task)?;
+        let each = problems.into_iter().zip(baselines).map(|(problem, baseline)| {
+            let cases = [Family::Gaussian, Family::BiasedValues];
+            let cases = cases.map(|family| StandardCase { problem, family, seed: task.seed });
+            let quantizer = quantizer(&problem, std::slice::from_ref(baseline));
+            prepare_all(&cases, &quantizer, &task.thresholds.correctness.reference)
+        });
+        each.collect()
     }
 
-    /// Gates and prepares the baseline; without it nothing can be timed.
-    pub fn new(task: &'a Task, baseline: Candidate, cases: &'a [Case]) -> Result<Bench<'a>> {
+    /// Gates and prepares the baselines; without them nothing can be timed.
+    pub fn new(task: &'a Task, baselines: Vec<Candidate>, cases: &'a [Vec<Case>]) -> Result<Bench<'a>> {
         let thresholds = &task.thresholds;
-        let entry = gate(&baseline, cases, thresholds);
-        if let Err(fate) = passed(&entry) {
-            return Err(Error::unavailable(
-                "the baseline",
-                format!("{}: {fate}", baseline.variant),
-                "see `eightfold run`",
-            ));
-        }
-        let mut contestant = timed(&baseline, &entry, &cases[0])?;
-        contestant.prepare()?;
-        let baseline_s = fastest_s(&mut *contestant)?;
-        Ok(Bench {
-            baseline,
-            problem: cases[0].problem,
-            cases,
-            thresholds,
-            contestant,
-            baseline_s,
-            seed: task.seed,
-            compiled: HashSet::new(),
-        })
+        let seat = |(baseline, cases): (Candidate, &'a Vec<Case>)| {
+            let entry = gate(&baseline, cases, thresholds);
+            if let Err(fate) = passed(&entry) {
+                let reason = format!("{}: {fate}", baseline.variant);
+                return Err(Error::unavailable("the baseline", reason, "see `eightfold run`"));
+            }
+            let clock = if task.on_simulator {
+                Clock::Counted { steps: steps(&baseline, &cases[0])?.steps() }
+            } else {
+                let mut contestant = timed(&baseline, &entry, &cases[0])?;
+                contestant.prepare()?;
+                let seconds = fastest_s(&mut *contestant)?;
+                Clock::Timed { baseline: contestant, seconds }
+            };
+            Ok(Seat { problem: cases[0].problem, baseline, cases, clock })
+        };
+        let seats = baselines.into_iter().zip(cases).map(seat).collect::<Result<_>>()?;
+        Ok(Bench { seats, thresholds, seed: task.seed, compiled: HashSet::new() })
     }
 
     /// What the candidates run on.
     pub fn device(&self) -> Result<String> {
-        if self.baseline.on_gpu() {
+        if self.on_gpu() {
             return Ok(Device::default()?.info().name.clone());
         }
         Ok(crate::installed::cpu_device())
     }
 
+    /// What all are held against.
+    pub fn held_against(&self) -> impl Iterator<Item = &Candidate> {
+        self.seats.iter().map(|seat| &seat.baseline)
+    }
+
+    fn on_gpu(&self) -> bool {
+        self.seats[0].baseline.on_gpu()
+    }
+
     /// Takes a candidate as far as it comes. Whatever becomes of it is in the answer.
-    pub fn examine(&mut self, request: &Request) -> Examined {
+    pub fn examine(&mut self, request: &Request, begins: &mut dyn FnMut(Step)) -> Examined {
         let mut evidence = Evidence::default();
         let mut start = Instant::now();
-        let fate = self.cascade(request, &mut evidence, &mut start).unwrap_or_else(|fate| fate);
+        let fate = self.cascade(request, &mut evidence, &mut start, begins).unwrap_or_else(|fate| fate);
         Examined { trial: request.trial, fate, evidence, device_s: start.elapsed().as_secs_f64() }
     }
 
@@ -164,129 +206,254 @@ impl<'a> Bench<'a> {
         request: &Request,
         evidence: &mut Evidence,
         start: &mut Instant,
+        begins: &mut dyn FnMut(Step),
     ) -> std::result::Result<Fate, Fate> {
         let restricted = |error: Error| Fate::Restricted { reason: error.to_string() };
         let variant: Variant = request.variant.parse().map_err(restricted)?;
-        suits(&self.problem, &self.baseline.variant, &variant).map_err(restricted)?;
-        let candidate = Candidate { accuracy: self.baseline.accuracy, ..Candidate::new(&request.variant, variant) };
-        let _replaced = match &request.source {
-            Some(text) => Some(Replaced::new(&variant, text).map_err(restricted)?),
-            None => None,
-        };
-        let cases = self.fresh_cases(request.trial).map_err(restricted)?;
+        for Seat { problem, baseline, .. } in &self.seats {
+            suits(problem, &baseline.variant, &variant).map_err(restricted)?;
+        }
+        let source = request.source.clone().map(Overlay::new).transpose().map_err(restricted)?;
+        let candidate = Candidate::new(&request.variant, variant).with_source(source.map(Arc::new));
+        let accuracy = self.seats[0].baseline.accuracy;
+        let candidate = Candidate { accuracy, ..candidate.map_err(restricted)? };
+        let cases =
+            self.fresh_cases(request.trial, candidate.source.is_some().then_some(&variant)).map_err(restricted)?;
         if candidate.on_gpu() {
-            self.compile_with(request, &cases);
+            begins(Step::Compile);
+            self.compile_with(&candidate, request, &cases);
+            self.compiles(&candidate, request, evidence)?;
+            begins(Step::Run);
             *start = Instant::now();
-            self.resources(&candidate, request, evidence)?;
         }
-        let entry = gate(&candidate, &cases, self.thresholds);
+        for cases in cases.chunk_by(|one, other| one.problem == other.problem) {
+            self.right(&candidate, cases, evidence)?;
+        }
+        match &self.seats[0].clock {
+            Clock::Counted { .. } => self.count(&candidate, request.best, evidence),
+            Clock::Timed { .. } => {
+                let timed = self.time(&candidate, request.best, evidence)?;
+                if let Fate::Measured { p50_us, .. } = &timed {
+                    evidence.exp_share = exp_share(&candidate, &self.seats[0].problem, *p50_us);
+                }
+                Ok(timed)
+            }
+        }
+    }
+
+    /// The correctness gate on these inputs, with what it saw.
+    fn right(&self, candidate: &Candidate, cases: &[Case], evidence: &mut Evidence) -> std::result::Result<(), Fate> {
+        let entry = gate(candidate, cases, self.thresholds);
         note_errors(&entry, evidence);
-        passed(&entry)?;
-        let timed = self.time(&candidate, request.best, evidence)?;
-        if let Fate::Measured { p50_us, .. } = &timed {
-            evidence.exp_share = exp_share(&candidate, &self.problem, *p50_us);
-        }
-        Ok(timed)
+        passed(&entry)
     }
 
     /// Compiles the candidate together with those that come next, on all cores, unless it was compiled with one before:
     /// for what is timed and, since tails are compiled in, for what is checked. Failures show where they belong.
-    fn compile_with(&mut self, request: &Request, checked: &[Case]) {
+    fn compile_with(&mut self, candidate: &Candidate, request: &Request, checked: &[Case]) {
         let Ok(arch) = Device::default().and_then(|device| device.arch()) else { return };
-        if request.source.is_some() || self.compiled.contains(&request.variant) {
-            return;
+        let mut together = vec![candidate.clone()];
+        if candidate.source.is_none() {
+            if !self.compiled.insert(request.variant.clone()) {
+                return;
+            }
+            let ahead = request.ahead.iter().filter(|text| self.compiled.insert(text.to_string()));
+            together.extend(ahead.filter_map(|text| Some(Candidate::new(text, text.parse().ok()?))));
         }
-        let together = std::iter::once(&request.variant).chain(&request.ahead);
-        let together = together.filter(|text| self.compiled.insert(text.to_string()));
-        let parsed = together.filter_map(|text| Some(Candidate::new(text, text.parse().ok()?)));
-        let together: Vec<Candidate> = parsed.collect();
-        build::ahead(&together, checked.iter().chain(self.cases), arch);
+        let cases = checked.iter().chain(self.seats.iter().flat_map(|seat| seat.cases));
+        build::ahead(&together, cases, arch);
     }
 
-    /// The compiler and the resource gate.
-    fn resources(
+    /// The compiler and the resource gate, for each problem.
+    fn compiles(
         &self,
         candidate: &Candidate,
         request: &Request,
         evidence: &mut Evidence,
     ) -> std::result::Result<(), Fate> {
-        let examination = examination(&self.cases[..1], std::slice::from_ref(candidate), self.thresholds);
-        let Some(built) = examination.resources(candidate) else { return Ok(()) };
-        let reason = built.gate.summary.clone();
-        let Some(build) = built.build else {
-            return Err(match built.gate.outcome {
-                Outcome::Fail => Fate::NotCompiled { reason },
-                _ => Fate::Restricted { reason },
-            });
-        };
-        evidence.registers = Some(build.registers);
-        evidence.spill_bytes = Some(build.spill_store_bytes + build.spill_load_bytes);
-        evidence.shared_bytes = Some(build.shared_bytes());
-        evidence.blocks_per_multiprocessor = Some(build.blocks_per_multiprocessor);
-        evidence.code_hash = Some(build.code_hash.clone());
-        if built.gate.outcome == Outcome::Fail {
-            return Err(Fate::OverResources { reason });
-        }
-        if request.known_code.contains(&build.code_hash) {
-            return Err(Fate::Duplicate { of: format!("machine code {}", build.code_hash) });
+        for (place, seat) in self.seats.iter().enumerate() {
+            if simulate::is_installed() {
+                // It counts no registers; what does not compile is told apart from what computes wrongly all the same.
+                let built = build::now(candidate, &seat.cases[0]);
+                built.map_err(|error| not_compiled(candidate, error.to_string(), evidence))?;
+                continue;
+            }
+            let examination = examination(&seat.cases[..1], std::slice::from_ref(candidate), self.thresholds);
+            let Some(built) = examination.resources(candidate) else { return Ok(()) };
+            let reason = built.gate.summary.clone();
+            let Some(build) = built.build else {
+                return Err(match built.gate.outcome {
+                    Outcome::Fail => not_compiled(candidate, reason, evidence),
+                    _ => Fate::Restricted { reason },
+                });
+            };
+            if place == 0 {
+                evidence.registers = Some(build.registers);
+                evidence.spill_bytes = Some(build.spill_store_bytes + build.spill_load_bytes);
+                evidence.shared_bytes = Some(build.shared_bytes());
+                evidence.blocks_per_multiprocessor = Some(build.blocks_per_multiprocessor);
+                evidence.code_hash = Some(build.code_hash.clone());
+            }
+            if built.gate.outcome == Outcome::Fail {
+                evidence.failed.extend(built.gate.failed().cloned());
+                return Err(Fate::OverResources { reason });
+            }
+            if place == 0 && request.known_code.contains(&build.code_hash) {
+                return Err(Fate::Duplicate { of: format!("machine code {}", build.code_hash) });
+            }
         }
         Ok(())
     }
 
-    /// Inputs that no candidate before has seen, on a smaller problem whose sizes divide nothing.
-    fn fresh_cases(&self, trial: usize) -> Result<Vec<Case>> {
-        let problem = fresh_problem(&self.problem)?;
-        let quantizer = quantizer(&problem, std::slice::from_ref(&self.baseline));
+    /// Inputs that no candidate before has seen, on smaller problems whose sizes divide nothing.
+    ///
+    /// Knobs are right on many tiles of keys where they are on one, which does not hold of whatever a mutator wrote: a
+    /// variant that is compiled from such meets more keys, too, if it can.
+    fn fresh_cases(&self, trial: usize, changed: Option<&Variant>) -> Result<Vec<Case>> {
         let policy = &self.thresholds.correctness.reference;
-        let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(trial as u64);
-        let other = Family::ALL[1 + trial % (Family::ALL.len() - 1)];
-        [Family::Gaussian, other]
-            .into_iter()
-            .map(|family| StandardCase { problem, family, seed }.prepare(&quantizer, policy))
-            .collect()
+        let mut fresh = Vec::new();
+        for Seat { problem, baseline, .. } in &self.seats {
+            let flop = if simulate::is_installed() { SIMULATED_GFLOP } else { FRESH_GFLOP } * 1e9;
+            let problem = fresh_problem(problem, flop)?;
+            let quantizer = quantizer(&problem, std::slice::from_ref(baseline));
+            let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(trial as u64);
+            let other = Family::ALL[1 + trial % (Family::ALL.len() - 1)];
+            for family in [Family::Gaussian, other] {
+                fresh.push(StandardCase { problem, family, seed }.prepare(&quantizer, policy)?);
+            }
+            let Shape { head_dim, key_len, .. } = problem.shape();
+            if let Some(changed) = changed.filter(|_| key_len < MANY_KEYS) {
+                let heads = problem.shape().group();
+                let shape = Shape::new(1, heads, SOME_QUERIES, head_dim).with_kv_heads(1).with_key_len(MANY_KEYS);
+                let problem = of_shape(&problem, shape)?;
+                if choice::check(&problem, changed).is_ok() {
+                    fresh.push(StandardCase { problem, family: Family::Gaussian, seed }.prepare(&quantizer, policy)?);
+                }
+            }
+        }
+        Ok(fresh)
     }
 
-    /// Against the baseline, as far as it is worth it. Whoever may be the best must be right at full size as well, and
+    /// Against the baselines by steps. Whoever may be the best must be right at full size as well.
+    fn count(&self, candidate: &Candidate, best: f64, evidence: &mut Evidence) -> std::result::Result<Fate, Fate> {
+        let mut ratios = Vec::new();
+        let mut first = 0;
+        for (place, seat) in self.seats.iter().enumerate() {
+            let Clock::Counted { steps: of_baseline } = seat.clock else { continue };
+            let work = steps(candidate, &seat.cases[0]).map_err(|error| of_error(&error))?;
+            if place == 0 {
+                first = work.steps();
+                evidence.counters = work.named().map(|(name, count)| (name.to_string(), count as f64)).into();
+            }
+            ratios.push(of_baseline as f64 / work.steps().max(1) as f64);
+        }
+        let speed_up = self.mean(&ratios, evidence);
+        if speed_up >= CONTENDER * best {
+            for seat in &self.seats {
+                self.right(candidate, seat.cases, evidence)?;
+            }
+        }
+        Ok(Fate::Counted { speed_up, steps: first })
+    }
+
+    /// The geometric mean of what was gained on each problem; each is kept where there are several.
+    fn mean(&self, ratios: &[f64], evidence: &mut Evidence) -> f64 {
+        if ratios.len() > 1 {
+            evidence.speed_ups = ratios.to_vec();
+        }
+        geometric_mean(ratios)
+    }
+
+    /// Against the baselines, as far as it is worth it. Whoever may be the best must be right at full size as well, and
     /// keep giving the bits that the gate saw there.
     fn time(&mut self, candidate: &Candidate, best: f64, evidence: &mut Evidence) -> std::result::Result<Fate, Fate> {
         let unsound = |error: Error| of_error(&error);
-        let entry = Entry::new(&candidate.name, candidate.variant.to_string());
-        let mut challenger = timed(candidate, &entry, &self.cases[0]).map_err(unsound)?;
-        challenger.prepare().map_err(unsound)?;
-        let fastest_s = fastest_s(&mut *challenger).map_err(unsound)?;
-        let pilot = self.baseline_s / fastest_s;
-        if pilot < HOPELESS * best {
-            challenger.verify().map_err(unsound)?;
-            let launches = challenger.launches_per_run() as f64;
-            return Ok(Fate::Measured { speed_up: pilot, p50_us: fastest_s / launches * 1e6, timing: Depth::Pilot });
+        let entry = Entry::new(&candidate.name, candidate.implementation());
+        let mut challengers = Vec::new();
+        let (mut pilots, mut first_us) = (Vec::new(), None);
+        for seat in &self.seats {
+            let mut challenger = timed(candidate, &entry, &seat.cases[0]).map_err(unsound)?;
+            challenger.prepare().map_err(unsound)?;
+            let fastest_s = fastest_s(&mut *challenger).map_err(unsound)?;
+            pilots.push(seat.seconds() / fastest_s);
+            first_us.get_or_insert(fastest_s / challenger.launches_per_run() as f64 * 1e6);
+            challengers.push(challenger);
         }
-        let (speed_up, p50_us) = self.race(&mut *challenger, QUICK_ROUNDS).map_err(unsound)?;
+        let pilot = self.mean(&pilots, evidence);
+        if pilot < HOPELESS * best {
+            challengers.iter_mut().try_for_each(|challenger| challenger.verify()).map_err(unsound)?;
+            let p50_us = first_us.unwrap_or_default();
+            return Ok(Fate::Measured { speed_up: pilot, p50_us, timing: Depth::Pilot });
+        }
+        let (speed_up, p50_us) = self.race(&mut challengers, QUICK_ROUNDS, evidence).map_err(unsound)?;
         if speed_up < CONTENDER * best {
             return Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Quick });
         }
-        drop(challenger);
-        let entry = gate(candidate, self.cases, self.thresholds);
-        note_errors(&entry, evidence);
-        passed(&entry)?;
-        let mut challenger = timed(candidate, &entry, &self.cases[0]).map_err(unsound)?;
-        let (speed_up, p50_us) = self.race(&mut *challenger, FULL_ROUNDS).map_err(unsound)?;
+        drop(challengers);
+        let mut challengers = Vec::new();
+        for seat in &self.seats {
+            let entry = gate(candidate, seat.cases, self.thresholds);
+            note_errors(&entry, evidence);
+            passed(&entry)?;
+            challengers.push(timed(candidate, &entry, &seat.cases[0]).map_err(unsound)?);
+        }
+        let (speed_up, p50_us) = self.race(&mut challengers, FULL_ROUNDS, evidence).map_err(unsound)?;
         Ok(Fate::Measured { speed_up, p50_us, timing: Depth::Full })
     }
 
-    fn race(&mut self, challenger: &mut dyn Contestant, most_rounds: usize) -> Result<(f64, f64)> {
-        let on_gpu = self.baseline.on_gpu();
+    /// The mean speed-up over all problems, and the median time on the first.
+    fn race(
+        &mut self,
+        challengers: &mut [Box<dyn Contestant + 'a>],
+        most_rounds: usize,
+        evidence: &mut Evidence,
+    ) -> Result<(f64, f64)> {
+        let on_gpu = self.on_gpu();
         let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
         let policy = &TimingPolicy { warmup_iterations: WARM_UP_RUNS, ..*policy };
         let method = Method { policy, manner: Manner::default(), on_gpu };
         let race = Race { method, seed: self.seed, most_rounds, most_seconds: MOST_SECONDS };
-        let contestants: &mut [&mut dyn Contestant] = &mut [&mut *self.contestant, challenger];
-        let Raced { samples, .. } = race.run(contestants, &mut |_| false, &mut |_, _| {})?;
-        let unclear = || Error::unavailable("the timing", "too few rounds", "give it a quieter machine");
-        let speed_up = SpeedUp::between(&samples[0], &samples[1]).ok_or_else(unclear)?.ratio;
-        let p50_us = samples[1].summary().ok_or_else(unclear)?.p50_us;
-        self.baseline_s = pace_s(&samples[0], self.contestant.launches_per_run()).unwrap_or(self.baseline_s);
-        Ok((speed_up, p50_us))
+        let (mut ratios, mut first_us) = (Vec::new(), None);
+        for (seat, challenger) in self.seats.iter_mut().zip(challengers) {
+            let Clock::Timed { baseline, seconds } = &mut seat.clock else { continue };
+            let contestants: &mut [&mut dyn Contestant] = &mut [&mut **baseline, &mut **challenger];
+            let Raced { samples, .. } = race.run(contestants, &mut |_| false, &mut |_, _| {})?;
+            let unclear = || Error::unavailable("the timing", "too few rounds", "give it a quieter machine");
+            ratios.push(SpeedUp::between(&samples[0], &samples[1]).ok_or_else(unclear)?.ratio);
+            first_us.get_or_insert(samples[1].summary().ok_or_else(unclear)?.p50_us);
+            *seconds = pace_s(&samples[0], baseline.launches_per_run()).unwrap_or(*seconds);
+        }
+        Ok((self.mean(&ratios, evidence), first_us.unwrap_or_default()))
     }
+}
+
+impl Seat<'_> {
+    fn seconds(&self) -> f64 {
+        match self.clock {
+            Clock::Timed { seconds, .. } => seconds,
+            Clock::Counted { .. } => f64::NAN,
+        }
+    }
+}
+
+/// The geometric mean; of nothing, 1.
+pub fn geometric_mean(ratios: &[f64]) -> f64 {
+    (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len().max(1) as f64).exp()
+}
+
+/// What a candidate does on the simulated device with these inputs.
+pub fn steps(candidate: &Candidate, case: &Case) -> Result<Work> {
+    let mut output = Output::zeros(&case.problem);
+    let run = || choice::run(&candidate.variant, &case.problem, &case.q, &case.k, &case.v, &mut output);
+    simulate::count(simulate::schedules().limit_seconds, || candidate.from_source(run))
+}
+
+/// A candidate that does not compile; of one with a source of its own the compiler's words are kept.
+fn not_compiled(candidate: &Candidate, reason: String, evidence: &mut Evidence) -> Fate {
+    if candidate.source.is_some() {
+        evidence.log = reason.split(" / ").map(str::to_string).collect();
+    }
+    Fate::NotCompiled { reason }
 }
 
 /// A candidate as a contestant on the inputs that are timed; it must give the bits that the entry's gate saw there.
@@ -310,29 +477,6 @@ fn fastest_s(contestant: &mut dyn Contestant) -> Result<f64> {
     let first = pace(1)?;
     let runs = ((PILOT_SECONDS / first) as usize).clamp(PILOT_RUNS, MOST_PILOT_RUNS);
     Ok(first.min(pace(runs)?))
-}
-
-/// A source that stands for the kernel's own until this is dropped.
-struct Replaced(&'static str);
-
-impl Replaced {
-    fn new(variant: &Variant, text: &str) -> Result<Replaced> {
-        let Some(file) = variant.file() else {
-            return Err(Error::invalid(
-                "source",
-                format!("the {} kernel is not compiled at run time", variant.kernel()),
-                "answer with a config",
-            ));
-        };
-        compile::replace_source(file, Some(text));
-        Ok(Replaced(file))
-    }
-}
-
-impl Drop for Replaced {
-    fn drop(&mut self) {
-        compile::replace_source(self.0, None);
-    }
 }
 
 fn examination<'a>(cases: &'a [Case], candidates: &'a [Candidate], thresholds: &'a Thresholds) -> Examination<'a> {
@@ -391,6 +535,9 @@ fn device_trouble(said: &str) -> Option<Fate> {
 }
 
 fn note_errors(entry: &Entry, evidence: &mut Evidence) {
+    evidence.failed.extend(
+        entry.gates.iter().filter(|gate| gate.gate == Gate::Correctness).flat_map(|gate| gate.failed()).cloned(),
+    );
     evidence.worst_l2 = [evidence.worst_l2, entry.worst_relative_l2()].into_iter().flatten().reduce(f64::max);
     let counts =
         entry.cases.iter().fold((0, 0), |(tiles, f32), case| (tiles + case.run.tiles, f32 + case.run.tiles_in_f32));
@@ -399,18 +546,31 @@ fn note_errors(entry: &Entry, evidence: &mut Evidence) {
     }
 }
 
+/// The same problem of another shape, in f32 and with its log-sum-exp.
+fn of_shape(problem: &Problem, shape: Shape) -> Result<Problem> {
+    let mut other = Problem::new(shape)?.with_value_dim(problem.value_dims().head_dim)?;
+    if let Some(softcap) = problem.softcap() {
+        other = other.with_softcap(softcap)?;
+    }
+    if problem.has_sinks() {
+        other = other.with_sinks();
+    }
+    Ok(other.with_mask(problem.mask()).with_window(problem.window()).with_lse(true))
+}
+
 /// The problem cut down until its reference is cheap, to sizes that leave tails; in f32, so that the kernel's own error is
 /// seen.
-fn fresh_problem(problem: &Problem) -> Result<Problem> {
+fn fresh_problem(problem: &Problem, flop: f64) -> Result<Problem> {
     let Shape { mut batch, mut kv_heads, mut query_len, mut key_len, head_dim, .. } = problem.shape();
     let group = problem.shape().group();
     let cut = |batch: usize, kv_heads: usize, query_len: usize, key_len: usize| {
-        let shape = Shape { batch, query_heads: kv_heads * group, kv_heads, query_len, key_len, head_dim };
-        Problem::new(shape).map(|cut| cut.with_mask(problem.mask()).with_lse(true))
+        let shape =
+            Shape::new(batch, kv_heads * group, query_len, head_dim).with_kv_heads(kv_heads).with_key_len(key_len);
+        of_shape(problem, shape)
     };
     loop {
         let smaller = cut(batch, kv_heads, query_len, key_len)?;
-        if smaller.flop() <= FRESH_GFLOP * 1e9 || (batch, kv_heads, query_len.max(key_len)) <= (1, 1, 64) {
+        if smaller.flop() <= flop || (batch, kv_heads, query_len.max(key_len)) <= (1, 1, 64) {
             return Ok(smaller);
         }
         if batch > 1 {
@@ -446,16 +606,17 @@ fn exp_share(candidate: &Candidate, problem: &Problem, p50_us: f64) -> Option<f6
 mod tests {
     use super::*;
     use crate::evolve::protocol::VERSION;
+    use eightfold::Mask;
 
     fn task() -> Task {
         Task {
             version: VERSION,
             kernel: "cpu".into(),
-            shape: "1,2,96,16".into(),
-            causal: false,
-            output_format: "f32".into(),
+            problems: vec![(&Problem::new(Shape::new(1, 2, 96, 16)).unwrap()).into()],
+            accuracy: None,
+            on_simulator: false,
             seed: 3,
-            baseline: Some("cpu:lanes".into()),
+            baselines: vec!["cpu:lanes".into()],
             thresholds: Thresholds::embedded(),
         }
     }
@@ -467,10 +628,10 @@ mod tests {
     #[test]
     fn a_candidate_goes_as_deep_as_it_is_worth() {
         let task = task();
-        let baseline = Bench::baseline(&task).unwrap();
+        let baseline = Bench::baselines(&task).unwrap();
         let cases = Bench::cases(&task, &baseline).unwrap();
         let mut bench = Bench::new(&task, baseline.clone(), &cases).unwrap();
-        let mut depth = |best| match bench.examine(&request("cpu:lanes", best)).fate {
+        let mut depth = |best| match bench.examine(&request("cpu:lanes", best), &mut |_| {}).fate {
             Fate::Measured { timing, speed_up, p50_us } => {
                 assert!(speed_up > 0.0 && p50_us > 0.0);
                 let suits = match timing {
@@ -491,16 +652,16 @@ mod tests {
     #[test]
     fn failures_have_their_kinds() {
         let task = task();
-        let baseline = Bench::baseline(&task).unwrap();
+        let baseline = Bench::baselines(&task).unwrap();
         let cases = Bench::cases(&task, &baseline).unwrap();
         let mut bench = Bench::new(&task, baseline.clone(), &cases).unwrap();
-        let mut kind = |request: Request| bench.examine(&request).fate.failure();
+        let mut kind = |request: Request| bench.examine(&request, &mut |_| {}).fate.failure();
         assert_eq!(kind(request("cpu:tile_keys=17", 1.0)), Some("restricted"));
-        let source = Some("__global__".to_string());
+        let source = Some([("hopper/tile.cuh".to_string(), "//".to_string())].into());
         assert_eq!(kind(Request { source, ..request("cpu:lanes", 1.0) }), Some("restricted"));
         // A tolerance that nothing meets makes everything wrong.
         let mut strict = task.clone();
-        strict.thresholds.correctness.tolerance.f32.relative_l2 = 1e-12;
+        strict.thresholds.correctness.tolerance.f32.user.relative_l2 = 1e-12;
         strict.thresholds.correctness.tolerance.f32.families.clear();
         assert!(
             Bench::new(&strict, baseline.clone(), &cases)
@@ -511,20 +672,21 @@ mod tests {
         );
         let lenient = Bench::new(&task, baseline, &cases).unwrap();
         let mut bench = Bench { thresholds: &strict.thresholds, ..lenient };
-        assert_eq!(bench.examine(&request("cpu:lanes", 1.0)).fate.failure(), Some("wrong"));
+        assert_eq!(bench.examine(&request("cpu:lanes", 1.0), &mut |_| {}).fate.failure(), Some("wrong"));
     }
 
     #[test]
     fn a_contender_is_right_at_full_size_on_means_of_v_too() {
         let task = task();
-        let baseline = Bench::baseline(&task).unwrap();
+        let baseline = Bench::baselines(&task).unwrap();
         let cases = Bench::cases(&task, &baseline).unwrap();
         let mut strict = task.clone();
-        strict.thresholds.correctness.tolerance.f32.families.insert(Family::BiasedValues, 1e-12);
+        let biased = strict.thresholds.correctness.tolerance.f32.families.get_mut(&Family::BiasedValues);
+        biased.unwrap().relative_l2 = 1e-12;
         let lenient = Bench::new(&task, baseline, &cases).unwrap();
         let mut bench = Bench { thresholds: &strict.thresholds, ..lenient };
-        assert!(bench.fresh_cases(4).unwrap().iter().all(|case| case.family != Some(Family::BiasedValues)));
-        let mut fate = |best| bench.examine(&request("cpu:lanes", best)).fate;
+        assert!(bench.fresh_cases(4, None).unwrap().iter().all(|case| case.family != Some(Family::BiasedValues)));
+        let mut fate = |best| bench.examine(&request("cpu:lanes", best), &mut |_| {}).fate;
         assert_eq!(fate(1.25).failure(), None);
         assert_eq!(fate(0.1).failure(), Some("wrong"));
     }
@@ -541,7 +703,7 @@ mod tests {
     fn fresh_problems_are_small_and_leave_tails() {
         for shape in ["1,8,512,64", "2,8,2048,64", "4,16,4096,128", "1,32,4,1,8192,128", "1,1,1,8", "1,4,64,64"] {
             let problem = Problem::new(shape.parse().unwrap()).unwrap().causal();
-            let fresh = fresh_problem(&problem).unwrap();
+            let fresh = fresh_problem(&problem, FRESH_GFLOP * 1e9).unwrap();
             assert!(fresh.flop() <= FRESH_GFLOP * 1e9, "{shape}: {fresh}");
             assert_eq!((fresh.mask(), fresh.shape().group()), (Mask::Causal, problem.shape().group()));
             let cut = fresh.shape().key_len < problem.shape().key_len;

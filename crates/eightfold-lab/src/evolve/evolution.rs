@@ -2,17 +2,20 @@
 
 use super::budget::{Budget, Spent};
 use super::insights::Insight;
-use super::journal::Header;
+use super::journal::{Header, Target};
 use super::mutator::Ledger;
 use super::population::Policy;
+use super::protocol::{Challenger, Files};
 use super::search::Found;
 use super::space::Space;
 use super::trial::Trial;
+use super::validate::together;
 use crate::compare::Comparison;
 use crate::gates::Outcome;
 use crate::record::ProblemRecord;
 use crate::verdict::SpeedUp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The name of the short file.
 pub const ELITE_FILE: &str = "elite.json";
@@ -32,6 +35,15 @@ pub struct Evolution {
     pub problem: ProblemRecord,
     /// What all were timed against.
     pub baseline: String,
+    /// More problems that were searched for together with the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Target>,
+    /// The accuracy mode that was searched, if not the library's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<String>,
+    /// Whether steps on the simulated device were counted in place of time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_simulator: bool,
     /// The seed.
     pub seed: u64,
     /// Who was kept.
@@ -71,6 +83,10 @@ pub struct EliteMember {
     pub trial: usize,
     /// The variant with every knob.
     pub variant: String,
+    /// The fingerprint of the source that it is compiled from, in place of the kernel's own: the folder's name beside the
+    /// journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Its speed-up as the search measured it.
     pub searched: f64,
     /// Its speed-up on fresh inputs with many runs, with the interval; none where it was not validated.
@@ -79,6 +95,9 @@ pub struct EliteMember {
     pub outcome: Option<Outcome>,
     /// The verdict in words.
     pub summary: String,
+    /// The shapes on which it is surely faster, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faster_on: Vec<String>,
 }
 
 /// The short file.
@@ -101,10 +120,12 @@ impl Evolution {
         let elite = found.elite.iter().map(|trial| EliteMember {
             trial: trial.index,
             variant: trial.variant.clone(),
+            source: trial.origin.source.clone(),
             searched: trial.fate.speed_up().unwrap_or(0.0),
             validated: None,
             outcome: None,
             summary: "not validated".into(),
+            faster_on: Vec::new(),
         });
         Evolution {
             kernel: header.kernel.clone(),
@@ -113,6 +134,9 @@ impl Evolution {
             shape: header.shape.clone(),
             problem: header.problem.clone(),
             baseline: header.baseline.clone(),
+            more: header.more.clone(),
+            accuracy: header.accuracy.clone(),
+            on_simulator: header.on_simulator,
             seed: header.seed,
             policy: header.policy,
             restriction: header.restriction.clone(),
@@ -130,28 +154,41 @@ impl Evolution {
         }
     }
 
-    /// The elite's variants that are worth a validation: the baseline need not be timed against itself.
-    pub fn challengers(&self) -> Vec<String> {
-        self.elite.iter().map(|member| member.variant.clone()).filter(|variant| *variant != self.baseline).collect()
+    /// The elite as it is to be validated; `sources` are the files by fingerprint.
+    pub fn challengers(&self, sources: &BTreeMap<String, Files>) -> Vec<Challenger> {
+        let challenger = |member: &EliteMember| Challenger {
+            variant: member.variant.clone(),
+            source: member.source.as_ref().and_then(|source| sources.get(source)).cloned(),
+        };
+        self.elite.iter().map(challenger).collect()
     }
 
-    /// Notes the verdicts.
-    pub fn note(&mut self, comparisons: &[Comparison]) {
-        for member in &mut self.elite {
-            if member.variant == self.baseline {
-                member.summary = "it is the baseline".into();
+    /// Notes the verdicts: for each shape one for each of the elite.
+    pub fn note(&mut self, comparisons: &[Vec<Comparison>]) {
+        for (place, member) in self.elite.iter_mut().enumerate() {
+            let each: Vec<&Comparison> = comparisons.iter().filter_map(|shape| shape.get(place)).collect();
+            if each.is_empty() {
+                continue;
             }
-            if let Some(found) = comparisons.iter().find(|one| one.candidate.implementation == member.variant) {
-                member.validated = found.speed_up;
-                member.outcome = Some(found.outcome);
-                member.summary = found.summary.clone();
+            let (outcome, summary, speed_up) = together(&each);
+            if each.len() > 1 {
+                let faster = each.iter().filter(|one| one.outcome == Outcome::Pass);
+                member.faster_on = faster.map(|one| one.shape.clone()).collect();
             }
+            (member.validated, member.outcome, member.summary) = (speed_up, Some(outcome), summary);
         }
     }
 
     /// The member that is surely faster than the baseline, the fastest of those; none if the baseline stands.
     pub fn winner(&self) -> Option<&EliteMember> {
         let sure = self.elite.iter().filter(|member| member.outcome == Some(Outcome::Pass));
+        let ratio = |member: &&EliteMember| member.validated.map_or(0.0, |found| found.ratio);
+        sure.max_by(|one, other| ratio(one).total_cmp(&ratio(other)))
+    }
+
+    /// The same among those that are compiled from the kernel's own source.
+    pub fn best_of_knobs(&self) -> Option<&EliteMember> {
+        let sure = self.elite.iter().filter(|member| member.outcome == Some(Outcome::Pass) && member.source.is_none());
         let ratio = |member: &&EliteMember| member.validated.map_or(0.0, |found| found.ratio);
         sure.max_by(|one, other| ratio(one).total_cmp(&ratio(other)))
     }

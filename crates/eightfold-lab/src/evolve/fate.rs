@@ -1,6 +1,8 @@
 //! What became of a candidate: a time, or a typed failure, each with its evidence.
 
+use crate::gates::Check;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What became of a candidate.
@@ -16,6 +18,13 @@ pub enum Fate {
         /// How far timing went.
         timing: Depth,
     },
+    /// It passed every gate on the simulated device, and what it did there was counted. That is no time.
+    Counted {
+        /// steps(baseline) / steps(candidate), the geometric mean over shapes.
+        speed_up: f64,
+        /// Its steps on the first shape.
+        steps: u64,
+    },
     /// A rule forbids it; such points are never drawn, so it came from a mutator or the machine differs.
     Restricted {
         /// The rule.
@@ -25,6 +34,11 @@ pub enum Fate {
     NotCompiled {
         /// The compiler's first errors.
         reason: String,
+    },
+    /// The compiler did not end in time, and was killed with its worker.
+    CompilerHung {
+        /// The time limit.
+        seconds: f64,
     },
     /// It takes more than the resource gate allows.
     OverResources {
@@ -66,11 +80,59 @@ pub enum Fate {
         /// Whose.
         reason: String,
     },
-    /// The mutator gave nothing that can be tried.
+    /// The mutator gave no answer.
     NoAnswer {
         /// Why.
         reason: String,
     },
+    /// The mutator gave an answer that cannot be tried.
+    BadAnswer {
+        /// What is wrong with it.
+        flaw: Flaw,
+        /// Where and why.
+        reason: String,
+    },
+}
+
+/// What is wrong with an answer of a mutator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flaw {
+    /// It is longer than an answer may be.
+    TooLarge,
+    /// It is not UTF-8.
+    NotText,
+    /// It is not a JSON object of the documented form.
+    NotUnderstood,
+    /// A file is none that the kernel is compiled from.
+    PathOutside,
+    /// What an edit is to replace does not stand there once.
+    PatchDoesNotApply,
+    /// The files cannot be put together: too much, nothing changed, or an include that leads nowhere.
+    BadSource,
+}
+
+impl Flaw {
+    fn name(self) -> &'static str {
+        match self {
+            Flaw::TooLarge => "answer too large",
+            Flaw::NotText => "answer not text",
+            Flaw::NotUnderstood => "answer not understood",
+            Flaw::PathOutside => "path outside",
+            Flaw::PatchDoesNotApply => "patch does not apply",
+            Flaw::BadSource => "bad source",
+        }
+    }
+}
+
+/// An answer that cannot be tried, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused(pub Flaw, pub String);
+
+impl From<Refused> for Fate {
+    fn from(Refused(flaw, reason): Refused) -> Fate {
+        Fate::BadAnswer { flaw, reason }
+    }
 }
 
 /// How far the timing of a candidate went.
@@ -89,7 +151,7 @@ impl Fate {
     /// The speed-up over the baseline; none for what was not timed.
     pub fn speed_up(&self) -> Option<f64> {
         match self {
-            Fate::Measured { speed_up, .. } => Some(*speed_up),
+            Fate::Measured { speed_up, .. } | Fate::Counted { speed_up, .. } => Some(*speed_up),
             _ => None,
         }
     }
@@ -97,9 +159,10 @@ impl Fate {
     /// The failure's name; none for what was timed.
     pub fn failure(&self) -> Option<&'static str> {
         Some(match self {
-            Fate::Measured { .. } => return None,
+            Fate::Measured { .. } | Fate::Counted { .. } => return None,
             Fate::Restricted { .. } => "restricted",
             Fate::NotCompiled { .. } => "not compiled",
+            Fate::CompilerHung { .. } => "compiler hung",
             Fate::OverResources { .. } => "over resources",
             Fate::Wrong { .. } => "wrong",
             Fate::Unsound { .. } => "unsound",
@@ -109,6 +172,7 @@ impl Fate {
             Fate::DeviceFault { .. } => "device fault",
             Fate::OutOfMemory { .. } => "out of memory",
             Fate::NoAnswer { .. } => "no answer",
+            Fate::BadAnswer { flaw, .. } => flaw.name(),
         })
     }
 }
@@ -118,6 +182,8 @@ impl fmt::Display for Fate {
         let name = self.failure().unwrap_or("measured");
         match self {
             Fate::Measured { speed_up, .. } => write!(f, "{speed_up:.3}×"),
+            Fate::Counted { speed_up, steps } => write!(f, "{speed_up:.3}× in {steps} steps"),
+            Fate::CompilerHung { seconds } => write!(f, "{name}: it did not end within {seconds} s"),
             Fate::Hung { seconds } => write!(f, "{name}: no answer within {seconds} s"),
             Fate::Duplicate { of } => write!(f, "{name} of {of}"),
             Fate::Restricted { reason }
@@ -128,7 +194,8 @@ impl fmt::Display for Fate {
             | Fate::Crashed { reason }
             | Fate::DeviceFault { reason }
             | Fate::OutOfMemory { reason }
-            | Fate::NoAnswer { reason } => write!(f, "{name}: {reason}"),
+            | Fate::NoAnswer { reason }
+            | Fate::BadAnswer { reason, .. } => write!(f, "{name}: {reason}"),
         }
     }
 }
@@ -160,4 +227,16 @@ pub struct Evidence {
     /// The share of the time that the exponentials alone take at the peak rate of the unit that computes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exp_share: Option<f64>,
+    /// The speed-up on each shape, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub speed_ups: Vec<f64>,
+    /// The first errors of the compiler, of a candidate with a source of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+    /// The checks that failed, with their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Check>,
+    /// What was counted by a profiler, or by the simulated device.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, f64>,
 }

@@ -5,16 +5,18 @@
 //! Each is kept with how often it was followed and how often that helped, so that a reader sees which to believe.
 
 use super::fate::{Evidence, Fate};
+use super::genome::Genome;
 use super::space::{Point, Space};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A rule or a step, with its record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Insight {
-    /// What it says: the evidence and what follows from it, or a step of one knob.
+    /// What it says: the evidence and what follows from it, a step of one knob, or what a mutator noted.
     pub name: String,
     /// For a step, the candidates that it was learned from: those with the old value or the new one, the fewer.
     pub seen: usize,
@@ -122,9 +124,13 @@ struct Followed {
 #[derive(Debug, Clone, Default)]
 pub struct Insights {
     followed: BTreeMap<String, Followed>,
-    /// Every point with the logarithm of its speed-up.
+    /// What mutators noted.
+    notes: BTreeSet<String>,
+    /// Sources in the order in which they came.
+    sources: Vec<Arc<str>>,
+    /// Every point, its source as one knob more, with the logarithm of its speed-up.
     known: Vec<(Point, f64)>,
-    /// For every knob and value, the candidates that had it and its effect; fitted when someone asks.
+    /// For every knob, the source among them, and value, the candidates that had it and its effect; fitted when someone asks.
     effects: OnceCell<Vec<Vec<(usize, f64)>>>,
 }
 
@@ -143,14 +149,25 @@ const DOUBT: f64 = 1.0;
 
 impl Insights {
     /// Learns from an outcome; one that failed is none.
-    pub fn learn(&mut self, point: &Point, speed_up: Option<f64>) {
-        self.known.push((point.clone(), speed_up.unwrap_or(FAILED).max(FAILED).ln()));
+    pub fn learn(&mut self, genome: &Genome, speed_up: Option<f64>) {
+        let source = genome.source.as_ref().map_or(0, |source| {
+            let known = self.sources.iter().position(|known| known == source);
+            1 + known.unwrap_or_else(|| {
+                self.sources.push(source.clone());
+                self.sources.len() - 1
+            })
+        });
+        let mut point = genome.point.clone();
+        // Beyond that many sources the rest count as one.
+        point.0.push(source.min(usize::from(u8::MAX)) as u8);
+        self.known.push((point, speed_up.unwrap_or(FAILED).max(FAILED).ln()));
         self.effects = OnceCell::new();
     }
 
     /// Fits the effects, one knob after the other to what the others leave unexplained.
     fn fit(&self) -> Vec<Vec<(usize, f64)>> {
-        let knobs = self.known.first().map_or(0, |(point, _)| point.0.len());
+        // With one source alone there is nothing to tell apart.
+        let knobs = self.known.first().map_or(0, |(point, _)| point.0.len() - usize::from(self.sources.is_empty()));
         let mean = self.known.iter().map(|(_, log)| log).sum::<f64>() / self.known.len() as f64;
         let values = |knob: usize| self.known.iter().map(|(point, _)| point.0[knob] as usize + 1).max().unwrap_or(0);
         let mut effects: Vec<Vec<(usize, f64)>> = (0..knobs).map(|knob| vec![(0, 0.0); values(knob)]).collect();
@@ -183,6 +200,11 @@ impl Insights {
         let (with, after) = effects.get(to as usize).copied()?;
         let (without, before) = effects.get(from as usize).copied()?;
         (with > 0 && without > 0).then_some((with.min(without), after - before))
+    }
+
+    /// Takes in what a mutator noted: an insight like any other, whose record shows whether to believe it.
+    pub fn note(&mut self, text: &str) {
+        self.notes.insert(text.to_string());
     }
 
     /// Notes what following an insight brought.
@@ -231,7 +253,13 @@ impl Insights {
         };
         let rules = RULES.iter().filter(|rule| self.followed.contains_key(rule.name));
         let mut all: Vec<Insight> = rules.map(|rule| insight(rule.name.into(), 0, None)).collect();
-        for (knob, values) in self.effects().iter().enumerate() {
+        all.extend(self.notes.iter().map(|note| insight(note.clone(), 0, None)));
+        let knobs = space.family().knobs.len();
+        for (place, source) in self.sources.iter().enumerate().take(usize::from(u8::MAX) - 1) {
+            let Some((seen, gain)) = self.gain(knobs, 0, place as u8 + 1) else { continue };
+            all.push(insight(format!("source shipped → {}", &source[..8.min(source.len())]), seen, Some(gain.exp())));
+        }
+        for (knob, values) in self.effects().iter().enumerate().take(knobs) {
             let places = 0..values.len() as u8;
             for (from, to) in places.clone().flat_map(|from| places.clone().map(move |to| (from, to))) {
                 let Some((seen, gain)) = self.gain(knob, from, to) else { continue };
@@ -256,7 +284,8 @@ mod tests {
     use super::*;
     use crate::evolve::fate::Depth;
     use crate::evolve::space::Restriction;
-    use eightfold::{Family, Variant};
+    use eightfold::Variant;
+    use eightfold::lab::Family;
 
     fn ladder() -> Space {
         let family = Family::find("ladder").unwrap();
@@ -264,8 +293,8 @@ mod tests {
         Space::new(family, &restriction, &|_| Ok(())).unwrap()
     }
 
-    fn point(space: &Space, text: &str) -> Point {
-        space.point(&text.parse::<Variant>().unwrap()).unwrap()
+    fn point(space: &Space, text: &str) -> Genome {
+        Genome::shipped(space.point(&text.parse::<Variant>().unwrap()).unwrap())
     }
 
     fn measured(speed_up: f64) -> Fate {
@@ -274,7 +303,7 @@ mod tests {
 
     fn names(insights: &Insights, space: &Space, fate: &Fate, evidence: &Evidence) -> Vec<String> {
         let point = point(space, "ladder:unpack,banks=plain");
-        insights.steps(space, &point, fate, evidence).into_iter().map(|(name, ..)| name).collect()
+        insights.steps(space, &point.point, fate, evidence).into_iter().map(|(name, ..)| name).collect()
     }
 
     #[test]
@@ -301,10 +330,10 @@ mod tests {
         insights.learn(&poly, Some(1.0));
         insights.learn(&hardware, Some(1.5));
         let evidence = Evidence::default();
-        let steps = insights.steps(&space, &poly, &measured(1.0), &evidence);
+        let steps = insights.steps(&space, &poly.point, &measured(1.0), &evidence);
         assert_eq!(steps.len(), 1);
         assert_eq!((steps[0].0.as_str(), steps[0].1.to), ("exp poly → hardware", 0));
-        assert!(insights.steps(&space, &hardware, &measured(1.5), &evidence).is_empty());
+        assert!(insights.steps(&space, &hardware.point, &measured(1.5), &evidence).is_empty());
         insights.learn(&point(&space, "ladder:unpack,pv=fp8"), None);
         let away = insights.list(&space);
         assert!(
@@ -321,7 +350,7 @@ mod tests {
         let mut insights = Insights::default();
         for point in space.points().iter().step_by(11) {
             let log = 0.4 * f64::from(point.0[exp]) - 0.3 * f64::from(point.0[banks]);
-            insights.learn(point, Some(f64::exp(log)));
+            insights.learn(&Genome::shipped(point.clone()), Some(f64::exp(log)));
         }
         let (_, gain) = insights.gain(exp, 0, 1).unwrap();
         assert!((gain - 0.4).abs() < 0.03, "{gain}");
@@ -343,5 +372,26 @@ mod tests {
         let list = insights.list(&space);
         let Insight { seen, followed, hits, .. } = list[0];
         assert_eq!((list.len(), seen, followed, hits), (1, 1, 4, 2));
+    }
+
+    #[test]
+    fn notes_are_insights_with_a_record_and_sources_have_effects_of_their_own() {
+        let space = ladder();
+        let mut insights = Insights::default();
+        let shipped = point(&space, "ladder:unpack");
+        let changed = Genome { source: Some("0123456789abcdef".into()), ..shipped.clone() };
+        insights.learn(&shipped, Some(1.0));
+        insights.learn(&changed, Some(1.5));
+        for (speed_up, parent) in [(Some(1.5), Some(1.0)), (None, Some(1.0))] {
+            insights.note("loads may be hoisted");
+            insights.judge("loads may be hoisted", speed_up, parent);
+        }
+        let list = insights.list(&space);
+        let names: Vec<_> = list.iter().map(|insight| insight.name.as_str()).collect();
+        assert_eq!(names, ["loads may be hoisted", "source shipped → 01234567"]);
+        assert_eq!((list[0].followed, list[0].hits), (2, 1));
+        assert!(list[1].speed_up > Some(1.1), "{list:?}");
+        // Knobs are not credited with what the source did.
+        assert!(insights.steps(&space, &shipped.point, &measured(1.0), &Evidence::default()).is_empty());
     }
 }

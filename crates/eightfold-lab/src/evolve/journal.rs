@@ -9,7 +9,7 @@ use super::mutator::Call;
 use super::population::Policy;
 use super::trial::Trial;
 use crate::record::ProblemRecord;
-use eightfold::{Error, Result};
+use eightfold::{Error, Problem, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -57,12 +57,40 @@ pub struct Header {
     pub window: usize,
     /// When the search ends, unless told otherwise when it is resumed.
     pub budget: Budget,
+    /// More problems that are searched for together with the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Target>,
+    /// The accuracy mode that is searched, if not the library's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<String>,
+    /// Whether the simulated device stands for a GPU, and counted work for time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_simulator: bool,
+    /// Every so many trials are the mutator's, if there is one.
+    #[serde(default = "every_fourth")]
+    pub mutator_every: usize,
     /// The program that makes some of the candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutator: Option<String>,
     /// The fingerprint of the recording that stands for the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replays: Option<String>,
+}
+
+/// One of the problems that are searched for together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// What a person calls the shape.
+    pub shape: String,
+    /// What is computed.
+    pub problem: ProblemRecord,
+    /// The variant that all others are timed against.
+    pub baseline: String,
+}
+
+/// As it was in searches from before this could be chosen.
+pub fn every_fourth() -> usize {
+    4
 }
 
 /// One line.
@@ -127,6 +155,11 @@ impl Journal {
             cut.map_err(|error| unwritable(&journal.path, &error))?;
         }
         Ok((journal, contents))
+    }
+
+    /// The folder that it is in.
+    pub fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
     fn locked(self) -> Result<Journal> {
@@ -229,6 +262,23 @@ fn parse(bytes: &[u8], path: &Path) -> Result<(Contents, usize)> {
 }
 
 impl Header {
+    /// Every problem that is searched for.
+    pub fn targets(&self) -> Vec<Target> {
+        let Header { shape, problem, baseline, more, .. } = self;
+        let first = Target { shape: shape.clone(), problem: problem.clone(), baseline: baseline.clone() };
+        std::iter::once(first).chain(more.iter().cloned()).collect()
+    }
+
+    /// The problems, in the accuracy mode that is searched.
+    pub fn problems(&self) -> Result<Vec<Problem>> {
+        let accuracy = self.accuracy.as_deref().map(str::parse).transpose()?;
+        let problem = |target: Target| {
+            let problem = target.problem.to_problem()?;
+            Ok(accuracy.map_or(problem, |accuracy| problem.with_accuracy(accuracy)))
+        };
+        self.targets().into_iter().map(problem).collect()
+    }
+
     /// An error unless outcomes of this journal are outcomes of these sources on this device.
     pub fn check_same(&self, source_hash: &str, device: &str) -> Result<()> {
         if self.source_hash != source_hash {
@@ -254,7 +304,7 @@ impl Header {
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     let rule = format!("`{}` cannot be written: {error}", path.display());
-    Error::invalid("out", rule, "free some space there, or choose another place with --out")
+    Error::invalid("records", rule, "free some space there, or choose another place with --records")
 }
 
 fn unreadable(path: &Path, what: &str) -> Error {
@@ -266,7 +316,7 @@ pub(super) mod tests {
     use super::*;
     use crate::evolve::fate::{Depth, Evidence, Fate};
     use crate::evolve::trial::{Operator, Origin};
-    use eightfold::{Problem, Shape};
+    use eightfold::Shape;
 
     pub fn header() -> Header {
         Header {
@@ -284,6 +334,10 @@ pub(super) mod tests {
             restriction: String::new(),
             window: 1,
             budget: Budget::parse("20 trials").unwrap(),
+            more: Vec::new(),
+            accuracy: None,
+            on_simulator: false,
+            mutator_every: every_fourth(),
             mutator: None,
             replays: None,
         }
@@ -293,13 +347,7 @@ pub(super) mod tests {
         Trial {
             index,
             variant: format!("cpu:tile_keys={}", 16 * (index + 1)),
-            origin: Origin {
-                operator: Operator::Sample,
-                used: Vec::new(),
-                parents: Vec::new(),
-                insight: None,
-                source: None,
-            },
+            origin: Origin::of(Operator::Sample),
             fate: Fate::Measured { speed_up: 1.25, p50_us: 10.5, timing: Depth::Quick },
             evidence: Evidence::default(),
             device_s: 0.5,

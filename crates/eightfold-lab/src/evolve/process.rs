@@ -1,5 +1,6 @@
 //! Another process and all of its children, which go when it goes.
 
+use crate::exit::in_words;
 use std::io::{BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -42,18 +43,28 @@ impl Process {
             return status;
         }
         // One that ended by itself tells how; its children may still be there.
-        let ended = self.child.try_wait().ok().flatten();
-        if cfg!(unix) {
-            // The standard library kills a process, not its group; a shell's own kill does.
-            let kill = format!("kill -s KILL -- -{}", self.child.id());
-            let _ = shell(&kill).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let mut ended = self.child.try_wait().ok().flatten();
+        if ended.is_none() {
+            // What stands between here and another machine can tell it to end, if it is not killed at once.
+            self.signal("TERM");
+            self.wait_a_moment();
+            ended = self.child.try_wait().ok().flatten();
         }
+        self.signal("KILL");
         if ended.is_none() {
             let _ = self.child.kill();
         }
         let status = self.child.wait().ok();
         self.gone = Some(status);
         status
+    }
+
+    /// Sends a signal to all of its group. The standard library kills a process alone; a shell's own kill does this.
+    fn signal(&self, name: &str) {
+        if cfg!(unix) {
+            let kill = format!("kill -s {name} -- -{}", self.child.id());
+            let _ = shell(&kill).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
     }
 
     /// How it ended, and its last words; only of one that closed its standard output.
@@ -79,24 +90,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn in_words(status: &ExitStatus) -> String {
-    #[cfg(unix)]
-    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(status) {
-        let name = match signal {
-            4 => "illegal instruction",
-            6 => "aborted",
-            7 => "bus error",
-            8 => "arithmetic error",
-            9 => "killed, as the system does when memory runs out",
-            11 => "segmentation fault",
-            15 => "terminated",
-            _ => "a signal",
-        };
-        return format!("signal {signal} ({name})");
-    }
-    status.code().map_or("it is gone".into(), |code| format!("exit code {code}"))
 }
 
 /// What a reader of lines met.

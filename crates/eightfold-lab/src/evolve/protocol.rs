@@ -3,11 +3,12 @@
 use super::fate::{Evidence, Fate};
 use crate::compare::Comparison;
 use crate::gates::Thresholds;
-use crate::record::Group;
+use crate::record::{Group, ProblemRecord};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of the protocol: both sides must speak the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 
 /// What a worker is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub enum Ask {
 pub enum Answer {
     /// It is ready for candidates.
     Ready(Ready),
+    /// It begins a step of the candidate in hand; more follows, and the time limit begins anew.
+    Begins(Step),
     /// What became of the candidate.
     Examined(Box<Examined>),
     /// How far the validation is; more follows.
@@ -37,6 +40,16 @@ pub enum Answer {
     Refused(String),
 }
 
+/// A step of the way of a candidate that may take forever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The compiler has it.
+    Compile,
+    /// The gates and the clock have it.
+    Run,
+}
+
 /// What the candidates compute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
@@ -44,16 +57,16 @@ pub struct Task {
     pub version: u32,
     /// The kernel family.
     pub kernel: String,
-    /// The sizes, as text.
-    pub shape: String,
-    /// The causal mask.
-    pub causal: bool,
-    /// What results are written as.
-    pub output_format: String,
+    /// What is searched for.
+    pub problems: Vec<ProblemRecord>,
     /// The seed of the inputs.
     pub seed: u64,
-    /// What all are timed against; what the plan runs there if none.
-    pub baseline: Option<String>,
+    /// The accuracy mode that is searched; the library's default if none.
+    pub accuracy: Option<String>,
+    /// Whether the simulated device stands for a GPU, and counted work for time.
+    pub on_simulator: bool,
+    /// What all are timed against, for each shape; what the plan runs there if none.
+    pub baselines: Vec<String>,
     /// The limits and the timing policy.
     pub thresholds: Thresholds,
 }
@@ -65,9 +78,12 @@ pub struct Ready {
     pub device: String,
     /// The hash of the kernel's sources.
     pub source_hash: String,
-    /// What all are timed against.
-    pub baseline: String,
+    /// What all are timed against, for each shape.
+    pub baselines: Vec<String>,
 }
+
+/// Files by their names under `kernels/`.
+pub type Files = BTreeMap<String, String>;
 
 /// A candidate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -76,9 +92,9 @@ pub struct Request {
     pub trial: usize,
     /// The variant.
     pub variant: String,
-    /// The kernel source to use in place of the kernel's own.
+    /// The files to compile in place of the kernel's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
+    pub source: Option<Files>,
     /// The best speed-up so far.
     pub best: f64,
     /// The machine-code hashes that were timed already.
@@ -105,19 +121,29 @@ pub struct Examined {
 /// Those who are to be validated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validation {
-    /// The variants.
-    pub variants: Vec<String>,
+    /// Who they are.
+    pub challengers: Vec<Challenger>,
     /// The seed of the fresh inputs and of the order of turns.
     pub seed: u64,
     /// Runs that each is timed with, at least.
     pub iterations: usize,
 }
 
+/// One that is to be validated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenger {
+    /// The variant.
+    pub variant: String,
+    /// The files to compile in place of the kernel's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Files>,
+}
+
 /// How good they are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Validated {
-    /// The entries: the baseline, the baseline again, the variants.
-    pub group: Group,
-    /// A verdict for each variant.
-    pub comparisons: Vec<Comparison>,
+    /// For each shape the entries: the baseline, the baseline again where it was timed, the challengers.
+    pub groups: Vec<Group>,
+    /// For each shape a verdict for each challenger.
+    pub comparisons: Vec<Vec<Comparison>>,
 }

@@ -5,7 +5,8 @@ use super::journal::{Contents, Header, checksum};
 use super::protocol::Examined;
 use super::space::{Point, Space, point};
 use crate::kernel::recorded;
-use eightfold::{Error, Family, Result};
+use eightfold::lab::Family;
+use eightfold::{Error, Result};
 use std::collections::HashMap;
 
 /// What was recorded of every point.
@@ -13,7 +14,8 @@ use std::collections::HashMap;
 pub struct Recording {
     header: Header,
     space: Space,
-    outcomes: HashMap<String, (Fate, Evidence, f64)>,
+    /// By variant and source.
+    outcomes: HashMap<(String, Option<String>), (Fate, Evidence, f64)>,
     fingerprint: String,
 }
 
@@ -36,11 +38,17 @@ impl Recording {
             for trial in journal.trials {
                 // A value that is gone since makes a point that cannot be proposed.
                 let Ok(variant) = recorded(&trial.variant) else { continue };
-                if let (Some(point), None) = (point(family, &variant), &trial.origin.source) {
-                    points.push(point);
-                    text.push_str(&format!("{variant} {}\n", trial.fate));
-                    outcomes.insert(variant.to_string(), (trial.fate, trial.evidence, trial.device_s));
+                let Some(point) = point(family, &variant) else { continue };
+                let source = trial.origin.source;
+                match &source {
+                    None => {
+                        points.push(point);
+                        text.push_str(&format!("{variant} {}\n", trial.fate));
+                    }
+                    // What a mutator made is no point of the space, but an outcome if it is made again.
+                    Some(source) => text.push_str(&format!("{variant} {source} {}\n", trial.fate)),
                 }
+                outcomes.insert((variant.to_string(), source), (trial.fate, trial.evidence, trial.device_s));
             }
         }
         if points.is_empty() {
@@ -70,9 +78,10 @@ impl Recording {
         self.outcomes.values().filter_map(|(fate, ..)| fate.speed_up()).fold(0.0, f64::max)
     }
 
-    /// What became of a variant.
-    pub fn examine(&self, trial: usize, variant: &str) -> Examined {
-        let (fate, evidence, device_s) = self.outcomes.get(variant).cloned().unwrap_or_else(|| {
+    /// What became of a variant with a source.
+    pub fn examine(&self, trial: usize, variant: &str, source: Option<&str>) -> Examined {
+        let key = (variant.to_string(), source.map(str::to_string));
+        let (fate, evidence, device_s) = self.outcomes.get(&key).cloned().unwrap_or_else(|| {
             let reason = "it is not in the recording".to_string();
             (Fate::Restricted { reason }, Evidence::default(), 0.0)
         });

@@ -5,21 +5,25 @@
 //! its outcomes, and a search that finds outcomes in its journal goes through them again without evaluating anything.
 
 use super::budget::{Budget, Spent};
-use super::fate::{Evidence, Fate};
+use super::fate::{Evidence, Fate, Flaw, Refused};
+use super::genome::Genome;
 use super::insights::{Insight, Insights};
 use super::journal::{Contents, Header, Journal};
-use super::mutator::{Bundle, Call, KnobText, Ledger, Mutator, Told};
-use super::population::{Member, Policy, Population};
-use super::protocol::{Examined, Request};
+use super::mutator::{BUNDLE_VERSION, Bundle, Call, KnobText, Ledger, Mutator, Parent, Reply, Told, to_json};
+use super::population::{Member, Policy, Population, insert};
+use super::protocol::{Examined, Files, Request};
 use super::replay::Recording;
-use super::space::{Point, Space};
-use super::traverse::{View, decide, generator, propose};
-use super::trial::{Information, Operator, Origin, Trial};
+use super::space::{Point, Space, point};
+use super::traverse::{View, ask, decide, generator, propose};
+use super::trial::{Asked, Information, Operator, Origin, Trial};
 use super::workers::Workers;
+use crate::kernel::recorded;
+use crate::overlay::{check, keep, reached};
 use crate::progress::Progress;
-use eightfold::cuda::compile;
+use eightfold::lab::compile::Overlay;
 use eightfold::{Error, Result, Variant};
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,11 +35,11 @@ pub enum Evaluator {
     Recorded(Box<Recording>),
 }
 
-/// Every so many trials the mutator is asked, if there is one.
-const MUTATOR_EVERY: usize = 4;
+/// The first turns of the mutator are the search's own: it needs something to look at.
+const TURNS_BEFORE_MUTATOR: usize = 2;
 
-/// The first trials are the search's own: a mutator needs something to look at.
-const MUTATOR_AFTER: usize = 8;
+/// Stands for the random numbers of what the mutator is asked, among those of the trials.
+const ASK: usize = usize::MAX / 2;
 
 /// Failures that a mutator is told of.
 const FAILURES_TOLD: usize = 5;
@@ -45,9 +49,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A candidate that is under way.
 struct Pending {
-    point: Option<Point>,
+    genome: Option<Genome>,
     variant: String,
-    source: Option<String>,
     origin: Origin,
     submitted: bool,
     /// What became of it, once that is known.
@@ -66,8 +69,12 @@ pub struct Search {
     known: BTreeMap<usize, Trial>,
     known_calls: BTreeMap<usize, Call>,
     trials: Vec<Trial>,
-    tried: HashSet<Point>,
+    tried: HashSet<Genome>,
     order: Vec<Point>,
+    /// Every source that was made, by its fingerprint.
+    sources: BTreeMap<Arc<str>, Arc<Overlay>>,
+    /// What every search begins from; its speed-up is known.
+    baseline: Option<Member>,
     pending: BTreeMap<usize, Pending>,
     population: Box<dyn Population>,
     insights: Insights,
@@ -84,8 +91,10 @@ pub struct Search {
 pub struct Found {
     /// Every candidate, in order.
     pub trials: Vec<Trial>,
-    /// The best, the best first.
+    /// The best, the best first; the baseline is none of them.
     pub elite: Vec<Trial>,
+    /// The files of those that are compiled from others than the kernel's own, by fingerprint.
+    pub sources: BTreeMap<String, Files>,
     /// What was learned.
     pub insights: Vec<Insight>,
     /// What was spent.
@@ -108,12 +117,12 @@ impl Search {
         mutator: Option<Mutator>,
     ) -> Search {
         let (journal, contents) = journal.map_or((None, None), |(journal, contents)| (Some(journal), contents));
-        let (known, known_calls) = contents.map_or_else(Default::default, |contents| {
-            let trials = contents.trials.into_iter().map(|trial| (trial.index, trial)).collect();
-            let calls = contents.calls.into_iter().map(|call| (call.trial, call)).collect();
-            (trials, calls)
-        });
-        Search {
+        let baseline = { header.from_baseline.then(|| header.baseline.parse().ok()).flatten() }
+            .and_then(|variant| space.point(&variant))
+            .filter(|point| space.contains(point))
+            .map(|point| Member { trial: 0, genome: Genome::shipped(point), speed_up: 1.0 });
+        let mut search = Search {
+            baseline,
             budget: header.budget,
             population: header.policy.population(header.keep),
             header,
@@ -121,11 +130,12 @@ impl Search {
             journal,
             evaluator,
             mutator,
-            known,
-            known_calls,
+            known: BTreeMap::new(),
+            known_calls: BTreeMap::new(),
             trials: Vec::new(),
             tried: HashSet::new(),
             order: Vec::new(),
+            sources: BTreeMap::new(),
             pending: BTreeMap::new(),
             insights: Insights::default(),
             ledger: Ledger::default(),
@@ -133,7 +143,72 @@ impl Search {
             best_at: 0,
             began: Instant::now(),
             clock_s: 0.0,
+        };
+        search.know(contents);
+        search
+    }
+
+    /// One that knows what a journal says, to be asked what follows from it.
+    pub fn of_known(contents: Contents) -> Result<Search> {
+        let recording = Recording::new(vec![contents.clone()])?;
+        let family = recording.space().family();
+        // What was tried is all that need be known of the space.
+        let known = contents.trials.iter().filter_map(|trial| point(family, &recorded(&trial.variant).ok()?));
+        let space = Space::of_points(family, known.collect());
+        let header = contents.header.clone();
+        let mut search = Search::new(header, space, None, Evaluator::Recorded(Box::new(recording)), None);
+        search.know(Some(contents));
+        loop {
+            let index = search.trials.len();
+            let call = search.known_calls.remove(&index);
+            call.iter().for_each(|call| search.ledger.add(call));
+            let pending = match (search.known.remove(&index), call) {
+                (Some(trial), call) => {
+                    if let Some(call) = call {
+                        // For its source.
+                        let _ = search.made_of(call, &trial.origin);
+                    }
+                    let point = recorded(&trial.variant).ok().and_then(|variant| search.space.point(&variant));
+                    let source = trial.origin.source.as_deref().map(Arc::from);
+                    let genome = point.map(|point| Genome { point, source });
+                    let (variant, origin) = (trial.variant.clone(), trial.origin.clone());
+                    Pending { outcome: Some(trial), ..pending(genome, variant, origin) }
+                }
+                (None, Some(call)) => {
+                    let (asked, parents) = search.question(index);
+                    let origin = Origin { parents, asked: Some(asked), ..Origin::of(Operator::Mutator) };
+                    search.understand(index, call, origin)?
+                }
+                (None, None) => return Ok(search),
+            };
+            search.tried.extend(pending.genome.clone());
+            let mut pending = pending;
+            if pending.outcome.is_none() {
+                if search.known.is_empty() && search.known_calls.is_empty() {
+                    return Ok(search);
+                }
+                let reason = "what became of it is not in the journal".to_string();
+                let Pending { variant, origin, .. } = pending;
+                let trial = Trial {
+                    index,
+                    variant: variant.clone(),
+                    origin: origin.clone(),
+                    fate: Fate::NoAnswer { reason },
+                    evidence: Evidence::default(),
+                    device_s: 0.0,
+                    at_s: 0.0,
+                };
+                pending = Pending { outcome: Some(trial), ..self::pending(None, variant, origin) };
+            }
+            search.pending.insert(index, pending);
+            search.absorb()?;
         }
+    }
+
+    fn know(&mut self, contents: Option<Contents>) {
+        let Some(Contents { trials, calls, .. }) = contents else { return };
+        self.known = trials.into_iter().map(|trial| (trial.index, trial)).collect();
+        self.known_calls = calls.into_iter().map(|call| (call.trial, call)).collect();
     }
 
     /// Lets it end at another budget than its header's.
@@ -168,6 +243,10 @@ impl Search {
         }
         let elite = self.elite();
         Ok(Found {
+            sources: { elite.iter() }
+                .filter_map(|member| self.sources.get_key_value(member.genome.source.as_ref()?))
+                .map(|(fingerprint, source)| (fingerprint.to_string(), source.files().clone()))
+                .collect(),
             elite: elite.iter().map(|member| self.trials[member.trial].clone()).collect(),
             insights: self.insights.list(&self.space),
             spent: self.spent(),
@@ -187,6 +266,16 @@ impl Search {
         let mut kept = self.population.kept();
         kept.truncate(self.header.keep);
         kept
+    }
+
+    /// Whom the candidate of a trial may be made from: those who are kept and, until as many are better, the baseline.
+    fn parents(&self, trial: usize) -> Vec<Member> {
+        let mut parents = self.population.parents(trial);
+        let better = |one: &Member| parents.iter().filter(|other| other.speed_up >= one.speed_up).count();
+        if let Some(baseline) = self.baseline.as_ref().filter(|baseline| better(baseline) < self.header.keep) {
+            insert(&mut parents, baseline.clone());
+        }
+        parents
     }
 
     fn clock_s(&self) -> f64 {
@@ -218,11 +307,23 @@ impl Search {
     /// Makes the next candidate; false where there is nothing left to try.
     fn propose(&mut self) -> Result<bool> {
         let trial = self.trials.len() + self.pending.len();
-        let made = self.first(trial).or_else(|| self.asked(trial)).transpose()?.or_else(|| self.guided(trial));
+        let every = self.header.mutator_every.max(1);
+        let is_mutators = trial >= TURNS_BEFORE_MUTATOR * every && trial.is_multiple_of(every);
+        let mut made = self.first(trial);
+        if made.is_none() && is_mutators {
+            made = self.asked(trial)?;
+        }
+        if made.is_none() {
+            made = self.guided(trial);
+        }
+        // Where all knobs were tried, there are sources that were not.
+        if made.is_none() && !matches!(&self.mutator, Some(Mutator::Recorded(calls)) if calls.is_empty()) {
+            made = self.asked(trial)?;
+        }
         let Some(mut pending) = made else { return Ok(false) };
-        if let Some(point) = &pending.point {
-            self.tried.insert(point.clone());
-            self.order.push(point.clone());
+        if let Some(genome) = &pending.genome {
+            self.tried.insert(genome.clone());
+            self.order.push(genome.point.clone());
         }
         if let Some(known) = self.known.remove(&trial) {
             if known.variant != pending.variant || known.origin != pending.origin {
@@ -241,143 +342,212 @@ impl Search {
     }
 
     /// The baseline, where every search begins.
-    fn first(&self, trial: usize) -> Option<Result<Pending>> {
-        let variant: Variant =
-            (trial == 0 && self.header.from_baseline).then(|| self.header.baseline.parse().ok())??;
-        let point = self.space.point(&variant).filter(|point| self.space.contains(point))?;
-        let origin = Origin { used: vec![Information::Context], ..origin(Operator::Baseline) };
-        Some(Ok(pending(Some(point), variant.to_string(), origin)))
+    fn first(&self, trial: usize) -> Option<Pending> {
+        let Member { genome, .. } = self.baseline.clone().filter(|_| trial == 0)?;
+        let origin = Origin { used: vec![Information::Context], ..Origin::of(Operator::Baseline) };
+        Some(pending(Some(genome), self.header.baseline.clone(), origin))
     }
 
-    /// The mutator's candidate, when it is its turn.
-    fn asked(&mut self, trial: usize) -> Option<Result<Pending>> {
-        self.mutator.as_ref()?;
-        if trial < MUTATOR_AFTER || !trial.is_multiple_of(MUTATOR_EVERY) {
-            return None;
+    /// The mutator's candidate, if there is one.
+    fn asked(&mut self, trial: usize) -> Result<Option<Pending>> {
+        if self.mutator.is_none() {
+            return Ok(None);
         }
+        let (asked, parents) = self.question(trial);
         let call = match self.known_calls.remove(&trial) {
             Some(call) => call,
-            None => match self.call(trial) {
-                Ok(call) => call,
-                Err(error) => return Some(Err(error)),
-            },
+            None => self.call(trial, asked, &parents)?,
         };
         self.ledger.add(&call);
         let used = vec![Information::Context, Information::Solutions, Information::Insights];
-        let parents = self.elite().iter().map(|member| member.trial).collect();
-        let origin = Origin { used, parents, ..origin(Operator::Mutator) };
-        Some(Ok(self.understand(trial, call, origin)))
+        let origin = Origin { used, parents, asked: Some(asked), ..Origin::of(Operator::Mutator) };
+        self.understand(trial, call, origin).map(Some)
     }
 
-    fn call(&mut self, trial: usize) -> Result<Call> {
-        let told = |trial: &'_ Trial| -> (usize, bool) { (trial.index, trial.fate.failure().is_some()) };
-        let failures: Vec<usize> =
-            self.trials.iter().map(told).filter(|(_, failed)| *failed).map(|(index, _)| index).collect();
-        let failures = &failures[failures.len().saturating_sub(FAILURES_TOLD)..];
-        let elite: Vec<usize> = self.elite().iter().map(|member| member.trial).collect();
-        let tell = |index: &usize| {
-            let Trial { variant, fate, evidence, .. } = &self.trials[*index];
-            Told { variant, fate, evidence }
-        };
-        let family = self.space.family();
-        let bundle = Bundle {
-            version: 1,
-            trial,
-            problem: &self.header.problem,
-            kernel: family.name,
-            device: &self.header.device,
-            baseline: &self.header.baseline,
-            knobs: { family.knobs.iter() }
-                .map(|knob| KnobText { name: knob.name, values: knob.values, what: knob.what })
-                .collect(),
-            elite: elite.iter().map(tell).collect(),
-            failures: failures.iter().map(tell).collect(),
-            insights: self.insights.list(&self.space),
-            source: { self.header.baseline.parse::<Variant>().ok() }
-                .and_then(|variant| variant.file())
-                .and_then(compile::source_text),
-        };
-        let Some(mutator) = &mut self.mutator else {
-            return Err(Error::invalid("mutator", "there is none", "name one with --mutator"));
-        };
-        let call = mutator.call(&bundle);
-        if let Some(journal) = &mut self.journal {
-            journal.keep_call(&call)?;
-        }
-        Ok(call)
-    }
-
-    /// The mutator's answer as a candidate, or as the outcome that it is.
-    fn understand(&self, trial: usize, call: Call, mut origin: Origin) -> Pending {
-        let failed = |variant: String, fate: Fate, origin: Origin| {
-            let outcome = Trial {
-                index: trial,
-                variant: variant.clone(),
-                origin: origin.clone(),
-                fate,
-                evidence: Evidence::default(),
-                device_s: 0.0,
-                at_s: self.clock_s(),
-            };
-            Pending { outcome: Some(outcome), ..pending(None, variant, origin) }
-        };
-        let best = self.elite().first().map(|member| self.trials[member.trial].variant.clone());
-        let best = best.unwrap_or_else(|| self.header.baseline.clone());
-        let reply = match call.reply {
-            Ok(reply) => reply,
-            Err(reason) => return failed(String::new(), Fate::NoAnswer { reason }, origin),
-        };
-        let text = format!("{best},{}", reply.config.unwrap_or_default());
-        let variant = match text.parse::<Variant>() {
-            Ok(variant) => variant,
-            Err(error) => return failed(text, Fate::Restricted { reason: error.to_string() }, origin),
-        };
-        if let Some(source) = reply.source {
-            origin.source = Some(format!("{:016x}", super::journal::checksum(source.as_bytes())));
-            return Pending { source: Some(source), ..pending(None, variant.to_string(), origin) };
-        }
-        let point = self.space.point(&variant).filter(|point| self.space.contains(point));
-        let Some(point) = point else {
-            let reason = "it is outside the space that is searched".to_string();
-            return failed(variant.to_string(), Fate::Restricted { reason }, origin);
-        };
-        if self.tried.contains(&point) {
-            let of = "a config that was tried before".to_string();
-            return failed(variant.to_string(), Fate::Duplicate { of }, origin);
-        }
-        pending(Some(point), variant.to_string(), origin)
-    }
-
-    /// The guide's and the proposal's candidate; none where everything was tried.
-    fn guided(&self, trial: usize) -> Option<Pending> {
-        let generator = &mut generator(self.header.seed, trial);
-        let parents = self.population.parents(trial);
-        let view = View {
+    fn view<'a>(&'a self, trial: usize, parents: &'a [Member]) -> View<'a> {
+        View {
             space: &self.space,
             policy: self.header.policy,
             trial,
             history: &self.trials,
             tried: &self.tried,
             order: &self.order,
-            parents: &parents,
+            parents,
             insights: &self.insights,
+        }
+    }
+
+    /// What the mutator is to be asked for a trial.
+    fn question(&self, trial: usize) -> (Asked, Vec<usize>) {
+        let mut parents = self.parents(trial);
+        // The baseline's own outcome is told, which may not be there yet.
+        parents.retain(|member| member.trial < self.trials.len());
+        ask(&self.view(trial, &parents), &mut generator(self.header.seed, ASK + trial))
+    }
+
+    fn call(&mut self, trial: usize, asked: Asked, parents: &[usize]) -> Result<Call> {
+        let bundle = self.bundle(trial, asked, parents)?;
+        let Some(mut mutator) = self.mutator.clone() else {
+            return Err(Error::invalid("mutator", "there is none", "name one with --mutator"));
         };
+        let call = mutator.call(&bundle);
+        self.mutator = Some(mutator);
+        if let Some(journal) = &mut self.journal {
+            journal.keep_call(&call)?;
+        }
+        Ok(call)
+    }
+
+    /// What the mutator would be given next, as it would get it.
+    pub fn next_bundle(&mut self) -> Result<String> {
+        let trial = self.trials.len();
+        let (asked, parents) = self.question(trial);
+        self.bundle(trial, asked, &parents).map(|bundle| to_json(&bundle))
+    }
+
+    fn bundle(&self, trial: usize, asked: Asked, parents: &[usize]) -> Result<Bundle<'_>> {
+        let is_failure =
+            |trial: &&Trial| trial.fate.failure().is_some() && !matches!(trial.fate, Fate::Duplicate { .. });
+        let failures = self.trials.iter().rev().filter(is_failure).take(FAILURES_TOLD);
+        let mut failures: Vec<Told> = failures.map(tell).collect();
+        failures.reverse();
+        let family = self.space.family();
+        let source = |trial: &Trial| trial.origin.source.as_deref().and_then(|source| self.sources.get(source));
+        let changed =
+            { parents.first() }.filter(|_| asked != Asked::Initial).and_then(|parent| source(&self.trials[*parent]));
+        let parent = |index: &usize| {
+            let trial = &self.trials[*index];
+            // An answer to this begins from the shipped source, whatever its parent's is.
+            let files = source(trial).filter(|_| asked != Asked::Initial).map(|source| source.files().clone());
+            Parent { told: tell(trial), files: files.unwrap_or_default() }
+        };
+        let bundle = Bundle {
+            version: BUNDLE_VERSION,
+            trial,
+            asked,
+            prompt: String::new(),
+            folder: self.journal.as_ref().map(|journal| journal.folder().display().to_string()),
+            targets: self.header.targets(),
+            accuracy: self.header.accuracy.as_deref(),
+            kernel: family.name,
+            device: &self.header.device,
+            clock: if self.header.on_simulator {
+                "its steps on a simulated device are counted (memory accesses, meetings of threads, products, copies), which is no time"
+            } else {
+                "its time against the baseline's, in turns"
+            },
+            knobs: { family.knobs.iter() }
+                .map(|knob| KnobText { name: knob.name, values: knob.values, what: knob.what })
+                .collect(),
+            parents: parents.iter().map(parent).collect(),
+            elite: self.elite().iter().map(|member| tell(&self.trials[member.trial])).collect(),
+            failures,
+            insights: self.insights.list(&self.space),
+            sources: reached(family, changed.map(|source| &**source))?,
+        };
+        Ok(bundle.with_prompt())
+    }
+
+    /// The mutator's answer as a candidate, or as the outcome that it is.
+    fn understand(&mut self, trial: usize, call: Call, origin: Origin) -> Result<Pending> {
+        let insight = call.reply.as_ref().ok().and_then(Reply::insight);
+        let origin = Origin { insight, ..origin };
+        Ok(match self.made_of(call, &origin) {
+            Ok((genome, variant, source)) => {
+                if let (Some(source), Some(journal)) = (source, &self.journal) {
+                    keep(journal.folder(), &source)?;
+                }
+                let fingerprint = genome.source.as_deref().map(str::to_string);
+                pending(Some(genome), variant, Origin { source: fingerprint, ..origin })
+            }
+            Err((variant, fate)) => {
+                let outcome = Trial {
+                    index: trial,
+                    variant: variant.clone(),
+                    origin: origin.clone(),
+                    fate,
+                    evidence: Evidence::default(),
+                    device_s: 0.0,
+                    at_s: self.clock_s(),
+                };
+                Pending { outcome: Some(outcome), ..pending(None, variant, origin) }
+            }
+        })
+    }
+
+    /// What the mutator's answer makes of the first parent, with its source if that is new; or why it cannot be tried.
+    #[allow(clippy::type_complexity, reason = "used once, right above")]
+    fn made_of(
+        &mut self,
+        call: Call,
+        origin: &Origin,
+    ) -> std::result::Result<(Genome, String, Option<Arc<Overlay>>), (String, Fate)> {
+        let reply = call.reply.map_err(|reason| {
+            let none = Fate::NoAnswer { reason: reason.clone() };
+            (String::new(), call.flaw.map_or(none, |flaw| Fate::BadAnswer { flaw, reason }))
+        })?;
+        let parent = origin.parents.first().and_then(|parent| self.trials.get(*parent));
+        let base = parent.map_or(&self.header.baseline, |parent| &parent.variant);
+        let text = format!("{base},{}", reply.config.as_deref().unwrap_or_default());
+        let restricted = |text: &str, reason: String| (text.to_string(), Fate::Restricted { reason });
+        let variant: Variant = text.parse().map_err(|error: Error| restricted(&text, error.to_string()))?;
+        let text = variant.to_string();
+        let point = self.space.point(&variant).filter(|point| self.space.contains(point));
+        let point = point.ok_or_else(|| restricted(&text, "it is outside the space that is searched".into()))?;
+        let inherited = { parent.and_then(|parent| parent.origin.source.as_deref()) }
+            .filter(|_| origin.asked != Some(Asked::Initial))
+            .and_then(|source| self.sources.get(source));
+        let mut new = None;
+        let source = if reply.has_source() {
+            let main = variant.file().ok_or_else(|| {
+                restricted(
+                    &text,
+                    format!("the {} kernel is not compiled at run time: answer with a config", variant.kernel()),
+                )
+            })?;
+            let applied = reply.apply(self.space.family(), main, inherited.map(|source| &**source));
+            let overlay = applied.map_err(|refused| (text.clone(), refused.into()))?;
+            if let Some(overlay) = &overlay {
+                let bad = |error: Error| Refused(Flaw::BadSource, error.to_string());
+                check(&variant, overlay).map_err(|error| (text.clone(), bad(error).into()))?;
+            }
+            overlay.map(|overlay| {
+                let fingerprint: Arc<str> = overlay.fingerprint().into();
+                let overlay = self.sources.entry(fingerprint.clone()).or_insert_with(|| Arc::new(overlay));
+                new = Some(overlay.clone());
+                fingerprint
+            })
+        } else {
+            inherited.map(|source| source.fingerprint().into())
+        };
+        let genome = Genome { point, source };
+        if self.tried.contains(&genome) {
+            return Err((text, Fate::Duplicate { of: "one that was tried before".into() }));
+        }
+        Ok((genome, text, new))
+    }
+
+    /// The guide's and the proposal's candidate; none where everything was tried.
+    fn guided(&self, trial: usize) -> Option<Pending> {
+        let generator = &mut generator(self.header.seed, trial);
+        let parents = self.parents(trial);
+        let view = self.view(trial, &parents);
         let guidance = decide(&view, generator);
-        let (point, operator) = propose(&view, &guidance, generator)?;
-        let variant = self.space.variant(&point).ok()?.to_string();
+        let (genome, operator) = propose(&view, &guidance, generator)?;
+        let variant = self.space.variant(&genome.point).ok()?.to_string();
         let followed =
-            guidance.insight.filter(|(_, step)| operator == Operator::Mutation && point.0[step.knob] == step.to);
+            guidance.insight.filter(|(_, step)| operator == Operator::Mutation && genome.point.0[step.knob] == step.to);
         let parents = if operator == Operator::Sample { Vec::new() } else { guidance.parents };
         let used = if operator == guidance.operator { guidance.used } else { vec![Information::Territory] };
         let used = if self.header.policy == Policy::Random { Vec::new() } else { used };
         let origin = Origin {
-            operator,
             used,
             parents: parents.iter().map(|member| member.trial).collect(),
             insight: followed.map(|(name, _)| name),
-            source: None,
+            source: genome.source.as_deref().map(str::to_string),
+            ..Origin::of(operator)
         };
-        Some(pending(Some(point), variant, origin))
+        Some(pending(Some(genome), variant, origin))
     }
 
     /// Gives what waits to whoever is idle.
@@ -393,12 +563,14 @@ impl Search {
         let compiled = self.space.family().on_gpu();
         for (place, trial) in waiting.iter().enumerate() {
             let ahead = waiting[place + 1..].iter().filter(|_| compiled).map(|later| &self.pending[later]);
-            let ahead = ahead.filter(|later| later.source.is_none()).map(|later| later.variant.clone()).collect();
+            let ahead =
+                ahead.filter(|later| later.origin.source.is_none()).map(|later| later.variant.clone()).collect();
             let Some(pending) = self.pending.get(trial) else { continue };
+            let source = pending.origin.source.as_deref().and_then(|source| self.sources.get(source));
             let request = Request {
                 trial: *trial,
                 variant: pending.variant.clone(),
-                source: pending.source.clone(),
+                source: source.map(|source| source.files().clone()),
                 best: self.best,
                 known_code: known_code.clone(),
                 ahead,
@@ -422,7 +594,9 @@ impl Search {
             Evaluator::Workers(workers) => workers.wait(PATIENCE)?,
             Evaluator::Recorded(recording) => {
                 let next = self.pending.iter().find(|(_, pending)| pending.submitted && pending.outcome.is_none());
-                let examined = next.map(|(trial, pending)| recording.examine(*trial, &pending.variant));
+                let examined = next.map(|(trial, Pending { variant, origin, .. })| {
+                    recording.examine(*trial, variant, origin.source.as_deref())
+                });
                 self.clock_s += examined.as_ref().map_or(0.0, |examined| examined.device_s);
                 examined
             }
@@ -446,17 +620,22 @@ impl Search {
         if self.pending.get(&index).is_none_or(|pending| pending.outcome.is_none()) {
             return Ok(false);
         }
-        let Some(Pending { point, outcome: Some(trial), .. }) = self.pending.remove(&index) else { return Ok(false) };
+        let Some(Pending { genome, outcome: Some(trial), .. }) = self.pending.remove(&index) else { return Ok(false) };
         let speed_up = trial.fate.speed_up();
-        if let Some(point) = &point {
+        if let Some(genome) = genome {
             if !matches!(trial.fate, Fate::Duplicate { .. } | Fate::NoAnswer { .. }) {
-                self.insights.learn(point, speed_up);
+                self.insights.learn(&genome, speed_up);
             }
-            if let Some(speed_up) = speed_up {
-                self.population.add(Member { trial: index, point: point.clone(), speed_up });
+            // The places of the elite belong to what was found.
+            let is_baseline = self.baseline.as_ref().is_some_and(|baseline| baseline.genome == genome);
+            if let Some(speed_up) = speed_up.filter(|_| !is_baseline) {
+                self.population.add(Member { trial: index, genome, speed_up });
             }
         }
         if let Some(name) = &trial.origin.insight {
+            if trial.origin.operator == Operator::Mutator {
+                self.insights.note(name);
+            }
             let parent = trial.origin.parents.first().and_then(|parent| self.trials[*parent].fate.speed_up());
             self.insights.judge(name, speed_up, parent);
         }
@@ -486,10 +665,13 @@ pub fn failures(trials: &[Trial]) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-fn origin(operator: Operator) -> Origin {
-    Origin { operator, used: Vec::new(), parents: Vec::new(), insight: None, source: None }
+/// A candidate as a mutator is told of it.
+fn tell(trial: &Trial) -> Told<'_> {
+    let Trial { index, variant, origin, fate, evidence, .. } = trial;
+    let (source, note) = (origin.source.as_deref(), origin.insight.as_deref());
+    Told { trial: *index, variant, source, note, fate, evidence }
 }
 
-fn pending(point: Option<Point>, variant: String, origin: Origin) -> Pending {
-    Pending { point, variant, source: None, origin, submitted: false, outcome: None }
+fn pending(genome: Option<Genome>, variant: String, origin: Origin) -> Pending {
+    Pending { genome, variant, origin, submitted: false, outcome: None }
 }

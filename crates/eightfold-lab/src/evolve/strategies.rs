@@ -3,15 +3,17 @@
 use super::journal::tests::header;
 use super::*;
 use crate::evolve::space::Restriction;
-use eightfold::Family;
-use std::collections::BTreeMap;
+use crate::evolve::traverse::View;
+use eightfold::lab::Family;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// A recording of the whole CPU space with made-up times: each knob has its effect, two of them together another.
+/// A recording of the CPU space without tiles, with made-up times: each knob has its effect, two of them together another.
 fn synthetic() -> Recording {
     let family = Family::find("cpu").unwrap();
-    let space = Space::new(family, &Restriction::default(), &|_| Ok(())).unwrap();
+    let without_tiles = Restriction::parse(family, "numbers=f32,numbers=i16").unwrap();
+    let space = Space::new(family, &without_tiles, &|_| Ok(())).unwrap();
     let trials = space.points().iter().enumerate().map(|(index, point)| {
         let effects = point.0.iter().zip([0.3, 0.5, 0.1, 0.2, 0.07, 0.05]);
         let sum: f64 = effects.map(|(place, effect)| f64::from(*place) * effect).sum();
@@ -193,7 +195,7 @@ fn a_mutator_makes_candidates_under_the_same_rules_and_its_answers_are_replayed(
         (found, journal::read(place.path()).unwrap().calls)
     };
     // Answers by the trial that it is asked for: a config, one that breaks a rule, garbage, a source, nothing.
-    let script = r#"trial=$(sed 's/.*"trial":\([0-9]*\).*/\1/')
+    let script = r#"trial=$(sed 's/^{"version":2,"trial":\([0-9]*\),.*/\1/')
         case $trial in
         8) echo '{"config": "tile_queries=64,tile_keys=128", "cost": 2}';;
         12) echo '{"config": "tile_keys=17"}';;
@@ -204,16 +206,206 @@ fn a_mutator_makes_candidates_under_the_same_rules_and_its_answers_are_replayed(
     let fate = |trial: usize| found.trials[trial].fate.failure();
     assert_eq!(
         [8, 12, 16, 24, 28].map(fate),
-        [fate(8), Some("restricted"), Some("no answer"), Some("no answer"), Some("no answer")]
+        [fate(8), Some("restricted"), Some("answer not understood"), Some("no answer"), Some("no answer")]
     );
     assert!(found.trials[8].variant.contains("tile_queries=64,tile_keys=128"), "{}", found.trials[8].variant);
-    assert!(found.trials[20].origin.source.is_some());
+    assert!(found.trials[20].fate.to_string().contains("the cpu kernel is not compiled at run time"));
     assert!([8, 12, 16, 20, 24, 28].iter().all(|trial| found.trials[*trial].origin.operator == Operator::Mutator));
     assert_eq!((found.ledger.calls, found.ledger.failed, found.ledger.cost), (6, 3, 2.0));
     assert_eq!(calls.len(), 6);
     let (again, _) = run(Mutator::Recorded(calls.into()));
     assert_eq!(again.trials, found.trials);
     assert_eq!(again.ledger, found.ledger);
+}
+
+#[test]
+fn random_samples_are_few_even_where_many_are_proposed_before_anything_is_known() {
+    let recording = synthetic();
+    let baseline = recording.space().variant(&recording.space().points()[300]).unwrap().to_string();
+    for window in [1, 16] {
+        let header = Header {
+            from_baseline: true,
+            baseline: baseline.clone(),
+            window,
+            ..settings(Policy::Elite, 4, "40 trials")
+        };
+        let found = search(&recording, header);
+        let count = |operator| found.trials.iter().filter(|trial| trial.origin.operator == operator).count();
+        assert_eq!(count(Operator::Baseline), 1);
+        assert!(4 * count(Operator::Sample) < 40, "{} of 40 with a window of {window}", count(Operator::Sample));
+        // The places of the elite are for what was found.
+        assert!(
+            found.elite.len() == 3 && found.elite.iter().all(|trial| trial.variant != baseline),
+            "{:?}",
+            found.elite
+        );
+    }
+}
+
+/// A recording of a part of the ladder's space, with its own source and with two others: the one is always better, the other
+/// always worse.
+#[cfg(unix)]
+fn with_sources() -> (Recording, [String; 2]) {
+    let family = Family::find("ladder").unwrap();
+    let restriction = "softmax=fused,qk=unpack,pv=unpack,copy=async2,exp=hardware,schedule=grid,producers=0,warps=4";
+    let space = Space::new(family, &Restriction::parse(family, restriction).unwrap(), &|_| Ok(())).unwrap();
+    let made = |answer: &str| {
+        let reply: Reply = serde_json::from_str(answer).unwrap();
+        reply.apply(family, "ladder/attention.cu", None).unwrap().unwrap().fingerprint().to_string()
+    };
+    let sources = ["a better idea", "a worse idea"].map(|note| made(&answer(note)));
+    let mut trials = Vec::new();
+    for (place, point) in space.points().iter().enumerate() {
+        let variant = space.variant(point).unwrap().to_string();
+        let knobs = 1.0 + 0.3 * (place as f64 / space.points().len() as f64);
+        for (source, factor) in [(None, 1.0), (Some(&sources[0]), 1.5), (Some(&sources[1]), 0.5)] {
+            let index = trials.len();
+            let fate = Fate::Measured { speed_up: knobs * factor, p50_us: 1.0, timing: Depth::Quick };
+            let mut trial = Trial { variant: variant.clone(), fate, ..journal::tests::trial(index) };
+            trial.origin.source = source.cloned();
+            trials.push(trial);
+        }
+    }
+    let baseline = space.variant(&space.points()[0]).unwrap().to_string();
+    let header = Header { kernel: "ladder".into(), baseline, ..header() };
+    (Recording::new(vec![Contents { header, trials, calls: Vec::new(), torn: false }]).unwrap(), sources)
+}
+
+/// An answer with a whole file, so that it makes the same source of every parent.
+#[cfg(unix)]
+fn answer(note: &str) -> String {
+    let text = format!("// {note}\n{}", eightfold::lab::compile::source_text("ladder/store.cuh").unwrap());
+    serde_json::json!({ "note": note, "files": { "ladder/store.cuh": text } }).to_string()
+}
+
+#[test]
+#[cfg(unix)]
+fn sources_become_parents_and_elite_and_are_kept_beside_the_journal() {
+    let (recording, [better, worse]) = with_sources();
+    // By turns: good, bad, and what cannot be tried.
+    let [good, bad] = ["a better idea", "a worse idea"].map(answer);
+    let script = format!(
+        r##"case $(sed 's/^{{"version":2,"trial":\([0-9]*\),.*/\1/') in
+        4) cat <<'END'
+{good}
+END
+        ;;
+        6) cat <<'END'
+{bad}
+END
+        ;;
+        8) echo '{{"files": {{"../../x.cu": "x"}}}}';;
+        10) echo '{{"edits": [{{"file": "ladder/store.cuh", "before": "stands nowhere", "after": "x"}}]}}';;
+        12) echo '{{"files": {{"ladder/store.cuh": "#include \"ladder/none.cuh\""}}}}';;
+        14) printf '\377\376';;
+        *) echo '{{"note": "knobs", "config": "banks=swizzled"}}';;
+        esac"##
+    );
+    let header = Header {
+        mutator: Some("script".into()),
+        mutator_every: 2,
+        from_baseline: true,
+        ..Header {
+            replays: Some(String::new()),
+            budget: Budget::parse("40 trials").unwrap(),
+            ..recording.header().clone()
+        }
+    };
+    let place = tempfile::tempdir().unwrap();
+    let mutator = || Mutator::Command(script.clone(), std::time::Duration::from_secs(20));
+    let run = |place: &Path, contents: Option<Contents>| {
+        let evaluator = Evaluator::Recorded(Box::new(recording.clone()));
+        let journal = match contents {
+            None => (Journal::create(place, &header).unwrap(), None),
+            Some(_) => Journal::resume(place).map(|(journal, contents)| (journal, Some(contents))).unwrap(),
+        };
+        let mut search =
+            Search::new(header.clone(), recording.space().clone(), Some(journal), evaluator, Some(mutator()));
+        search.run(&AtomicBool::new(false), &mut ()).unwrap()
+    };
+    let found = run(place.path(), None);
+    let kind = |trial: usize| found.trials[trial].fate.failure();
+    assert_eq!(
+        [4, 6, 8, 10, 12, 14].map(kind),
+        [None, None, Some("path outside"), Some("patch does not apply"), Some("bad source"), Some("answer not text")]
+    );
+    assert_eq!(found.elite.len(), 3);
+    assert!(found.elite.iter().all(|trial| trial.origin.source.as_ref() == Some(&better)), "{:?}", found.elite);
+    assert_eq!(found.sources.keys().collect::<Vec<_>>(), [&better]);
+    let inherited = |trial: &&Trial| {
+        trial.origin.source.as_ref() == Some(&better)
+            && matches!(trial.origin.operator, Operator::Mutation | Operator::Crossover)
+    };
+    assert!(found.trials.iter().any(|trial| inherited(&trial)));
+    let insight = |name: &str| found.insights.iter().find(|insight| insight.name == name).unwrap();
+    assert_eq!((insight("a better idea").hits, insight("a worse idea").hits), (1, 0));
+    for source in [&better, &worse] {
+        let kept = crate::overlay::read(&crate::overlay::place(place.path(), source)).unwrap();
+        assert_eq!(kept.fingerprint(), source.as_str());
+    }
+    // Resumed at its end it is the same, and its sources are told again.
+    let contents = journal::read(place.path()).unwrap();
+    assert_eq!(run(place.path(), Some(contents.clone())).trials, found.trials);
+    let mut known = Search::of_known(contents).unwrap();
+    let bundle: serde_json::Value = serde_json::from_str(&known.next_bundle().unwrap()).unwrap();
+    assert_eq!((&bundle["version"], &bundle["trial"]), (&2.into(), &40.into()));
+    let prompt = bundle["prompt"].as_str().unwrap();
+    for told in ["a better idea (followed 1, helped 1", "patch does not apply", "--- ladder/attention.cu", "banks ("] {
+        assert!(prompt.contains(told), "the prompt lacks {told}:\n{prompt}");
+    }
+    assert!(bundle["sources"]["attention/lanes.cuh"].is_string());
+}
+
+#[test]
+fn what_a_mutator_is_asked_follows_from_what_is_known() {
+    let recording = synthetic();
+    let (space, insights) = (recording.space(), Insights::default());
+    let (tried, order) = (HashSet::new(), Vec::new());
+    let trial = |index, operator, fate, source: Option<&str>, parents: &[usize]| {
+        let mut trial = Trial { index, fate, ..journal::tests::trial(index) };
+        trial.origin = Origin { source: source.map(str::to_string), parents: parents.to_vec(), ..Origin::of(operator) };
+        trial
+    };
+    let measured = |speed_up| Fate::Measured { speed_up, p50_us: 1.0, timing: Depth::Quick };
+    let wrong = Fate::Wrong { reason: "made up".into() };
+    let member = |trial, speed_up, source: Option<&str>| Member {
+        trial,
+        speed_up,
+        genome: Genome { point: space.points()[trial].clone(), source: source.map(Into::into) },
+    };
+    let asked = |history: &[Trial], parents: &[Member]| -> Vec<(Asked, Vec<usize>)> {
+        let view = View {
+            space,
+            policy: Policy::Elite,
+            trial: 9,
+            history,
+            tried: &tried,
+            order: &order,
+            parents,
+            insights: &insights,
+        };
+        (0..200).map(|draw| traverse::ask(&view, &mut traverse::generator(1, draw))).collect()
+    };
+    let baseline = trial(0, Operator::Baseline, measured(1.0), None, &[]);
+    let one = trial(1, Operator::Mutator, measured(1.2), Some("a"), &[0]);
+    let two = trial(2, Operator::Mutator, measured(1.1), Some("b"), &[0]);
+    let bad = trial(3, Operator::Mutator, wrong, Some("c"), &[1]);
+    let kinds = |asked: &[(Asked, Vec<usize>)]| {
+        asked.iter().map(|(asked, _)| *asked as usize).collect::<std::collections::BTreeSet<_>>()
+    };
+    // Nothing of its own has held: it begins from the shipped source.
+    let first = asked(std::slice::from_ref(&baseline), &[member(0, 1.0, None)]);
+    assert!(first.iter().all(|one| *one == (Asked::Initial, vec![0])));
+    let parents = [member(1, 1.2, Some("a")), member(2, 1.1, Some("b")), member(0, 1.0, None)];
+    let later = asked(&[baseline.clone(), one.clone(), two.clone()], &parents);
+    assert_eq!(kinds(&later), [Asked::Initial, Asked::Mutate, Asked::Cross].map(|one| one as usize).into());
+    assert!(later.iter().all(|(asked, parents)| parents.len() == 1 + usize::from(*asked == Asked::Cross)));
+    let failed = asked(&[baseline.clone(), one.clone(), two.clone(), bad.clone()], &parents);
+    assert!(failed.contains(&(Asked::Explain, vec![1, 3])));
+    // Once it was explained it is not asked about again.
+    let mut explained = trial(4, Operator::Mutator, measured(0.9), Some("d"), &[1, 3]);
+    explained.origin.asked = Some(Asked::Explain);
+    assert!(!kinds(&asked(&[baseline, one, two, bad, explained], &parents)).contains(&(Asked::Explain as usize)));
 }
 
 /// What was recorded of real spaces, by name: the files of one name are journals of one task.

@@ -38,9 +38,34 @@ pub struct Origin {
     /// The insight that it follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insight: Option<String>,
-    /// A fingerprint of the kernel source that a mutator wrote for it; the text is in the journal's entry of the call.
+    /// What a mutator was asked to do, if one made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+    /// The fingerprint of the source that it is compiled from, in place of the kernel's own: that of a mutator, or a
+    /// parent's. The files are beside the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+impl Origin {
+    /// Made by an operator, from nothing that is known yet.
+    pub fn of(operator: Operator) -> Origin {
+        Origin { operator, used: Vec::new(), parents: Vec::new(), insight: None, asked: None, source: None }
+    }
+}
+
+/// What a mutator is asked to do: each has a prompt of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asked {
+    /// Change the shipped kernel.
+    Initial,
+    /// Change one that is known.
+    Mutate,
+    /// Make one of two.
+    Cross,
+    /// Say why one came out as it did, and change it accordingly.
+    Explain,
 }
 
 /// What makes a candidate.

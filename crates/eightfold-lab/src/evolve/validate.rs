@@ -1,28 +1,63 @@
 //! The end of a search: the elite once more, on inputs that no candidate saw, with many runs, taking turns with the
 //! baseline; and a verdict for each.
 
-use super::cascade::problem;
-use super::protocol::{Task, Validated, Validation};
+use super::cascade::{geometric_mean, problems, steps};
+use super::protocol::{Challenger, Task, Validated, Validation};
 use crate::compare::{Comparison, Judged, Side, impossible, judge};
 use crate::examine::{Candidate, Examination, Examined};
-use crate::gates::{Gate, GateReport, Outcome, Thoroughness, prepare_all, quantizer, standard_cases};
-use crate::measure::{Contestant, Manner, Method, Race, Raced, Rotation, Samples, contestant};
-use crate::record::{Entry, Timing};
-use crate::verdict::RESOLUTION;
-use eightfold::{Error, FAMILIES, Result, Variant};
+use crate::gates::{Case, Gate, GateReport, Outcome, Thoroughness, prepare_all, quantizer, standard_cases};
+use crate::measure::{Cache, Contestant, Manner, Method, Race, Raced, Rotation, Samples, contestant};
+use crate::record::{Entry, Group, Timing};
+use crate::verdict::{self, RESOLUTION, SpeedUp};
+use eightfold::lab::FAMILIES;
+use eightfold::lab::compile::Overlay;
+use eightfold::{Error, Problem, Result, Variant};
+use std::sync::Arc;
 
 /// Rounds at the very most, and the time after which there are no more.
 const MOST_ROUNDS: usize = 160;
 const MOST_SECONDS: f64 = 120.0;
 
-/// Gates everyone on fresh inputs, and times those who pass.
+/// Gates everyone on fresh inputs of every problem, and times those who pass.
 pub fn validate(
     task: &Task,
-    baseline: &Candidate,
+    baselines: &[Candidate],
     validation: &Validation,
     tick: &mut dyn FnMut(f64),
 ) -> Result<Validated> {
-    let problem = problem(task)?;
+    let problems = problems(task)?;
+    let mut challengers = Vec::new();
+    for Challenger { variant, source } in &validation.challengers {
+        let source = source.clone().map(Overlay::new).transpose()?;
+        challengers.push(Candidate::new("", variant.parse()?).with_source(source.map(Arc::new))?);
+    }
+    let mut validated = Validated { groups: Vec::new(), comparisons: Vec::new() };
+    for (place, (problem, baseline)) in problems.iter().zip(baselines).enumerate() {
+        let mut candidates = vec![baseline.clone()];
+        candidates.extend(challengers.iter().map(|one| Candidate {
+            name: difference(&baseline.variant, one),
+            accuracy: baseline.accuracy,
+            ..one.clone()
+        }));
+        let tick = &mut |share: f64| tick((place as f64 + share) / problems.len() as f64);
+        let (group, comparisons) =
+            validate_one(task, problem, &task.problems[place].sizes(), &candidates, validation, tick)?;
+        validated.groups.push(group);
+        validated.comparisons.push(comparisons);
+    }
+    Ok(validated)
+}
+
+/// The same for one problem; the first of the candidates is the baseline.
+fn validate_one(
+    task: &Task,
+    problem: &Problem,
+    shape: &str,
+    candidates: &[Candidate],
+    validation: &Validation,
+    tick: &mut dyn FnMut(f64),
+) -> Result<(Group, Vec<Comparison>)> {
+    let (problem, baseline) = (*problem, &candidates[0]);
     let mut cases = standard_cases(&problem, Thoroughness::Quick);
     for case in &mut cases {
         case.seed += validation.seed;
@@ -33,16 +68,10 @@ pub fn validate(
         &quantizer(&problem, std::slice::from_ref(baseline)),
         &task.thresholds.correctness.reference,
     )?;
-    let mut candidates = vec![baseline.clone()];
-    for text in &validation.variants {
-        let variant: Variant = text.parse()?;
-        let name = difference(&baseline.variant, &variant);
-        candidates.push(Candidate { name, variant, ..baseline.clone() });
-    }
     let examination = Examination {
-        shape: &task.shape,
+        shape,
         cases: &cases,
-        candidates: &candidates,
+        candidates,
         thresholds: &task.thresholds,
         timed: None,
         ladder: false,
@@ -55,6 +84,10 @@ pub fn validate(
     if !sound(&group.entries[0]) {
         let reason = "the baseline failed the correctness gate on fresh inputs";
         return Err(Error::unavailable("the validation", reason, "see `eightfold run`"));
+    }
+    if task.on_simulator {
+        let comparisons = counted(shape, &problem, candidates, &cases, &group, validation.seed)?;
+        return Ok((group, comparisons));
     }
     let mut field: Vec<(usize, Box<dyn Contestant + '_>)> = Vec::new();
     let on_gpu = baseline.on_gpu();
@@ -84,11 +117,6 @@ pub fn validate(
     drop(contestants);
     drop(field);
     let again = Entry { name: "baseline again".into(), ..group.entries[0].clone() };
-    let side = |entry: &Entry| Side {
-        name: entry.name.clone(),
-        implementation: entry.implementation.clone(),
-        p50_us: entry.p50_us(),
-    };
     let timing = |samples: &Samples| {
         let timing = Timing::new(timer?, samples.clone())?;
         Some(Timing { cache: manner.cache, inputs, ..timing })
@@ -102,7 +130,7 @@ pub fn validate(
     for place in 1..group.entries.len() {
         let entry = &group.entries[place];
         let mut comparison = Comparison {
-            shape: task.shape.clone(),
+            shape: shape.into(),
             problem: (&problem).into(),
             baseline: side(&group.entries[0]),
             candidate: side(entry),
@@ -135,15 +163,108 @@ pub fn validate(
         comparisons.push(comparison);
     }
     group.entries.insert(1, Entry { timing: timing(&samples[0]), ..again });
-    Ok(Validated { group, comparisons })
+    Ok((group, comparisons))
 }
 
-/// The knobs in which a variant differs from the baseline: the name by which a reader knows it.
-fn difference(baseline: &Variant, variant: &Variant) -> String {
+fn side(entry: &Entry) -> Side {
+    Side { name: entry.name.clone(), implementation: entry.implementation.clone(), p50_us: entry.p50_us() }
+}
+
+/// The verdicts on the simulated device: steps on every set of inputs. They are the same every time, so that the interval is
+/// that of the inputs.
+fn counted(
+    shape: &str,
+    problem: &Problem,
+    candidates: &[Candidate],
+    cases: &[Case],
+    group: &Group,
+    seed: u64,
+) -> Result<Vec<Comparison>> {
+    let count = |candidate: &Candidate| -> Result<Vec<f64>> {
+        cases.iter().map(|case| Ok(steps(candidate, case)?.steps() as f64)).collect()
+    };
+    let before = count(&candidates[0])?;
+    let mut comparisons = Vec::new();
+    for (candidate, entry) in candidates.iter().zip(&group.entries).skip(1) {
+        let gate = entry.correctness();
+        let passed = gate.is_some_and(|gate| gate.outcome == Outcome::Pass);
+        let speed_up = if passed {
+            let ratios: Vec<f64> = before.iter().zip(count(candidate)?).map(|(before, after)| before / after).collect();
+            let [lower, upper] = [f64::min, f64::max].map(|pick| ratios.iter().copied().reduce(pick).unwrap_or(1.0));
+            Some(SpeedUp { ratio: geometric_mean(&ratios), lower, upper, rounds: ratios.len() })
+        } else {
+            None
+        };
+        let (outcome, summary) = match &speed_up {
+            Some(found) => by_steps(found),
+            None => (Outcome::Fail, gate.map(|gate| gate.summary.clone()).unwrap_or_default()),
+        };
+        comparisons.push(Comparison {
+            shape: shape.into(),
+            problem: problem.into(),
+            baseline: side(&group.entries[0]),
+            candidate: side(entry),
+            timer: None,
+            required_gain: RESOLUTION,
+            outcome,
+            summary,
+            speed_up,
+            itself: None,
+            seed: Some(seed),
+            planted: None,
+            conditions: None,
+            cache: Cache::Hot,
+            inputs: cases.len(),
+        });
+    }
+    Ok(comparisons)
+}
+
+/// The verdict on counted steps.
+fn by_steps(found: &SpeedUp) -> (Outcome, String) {
+    let SpeedUp { ratio, lower, upper, rounds } = *found;
+    let said = format!(
+        "{ratio:.3}× fewer steps than the baseline ({lower:.3} to {upper:.3} over {rounds} inputs), which is no time"
+    );
+    let outcome = match () {
+        () if lower >= 1.0 + RESOLUTION => Outcome::Pass,
+        () if upper < 1.0 - RESOLUTION => Outcome::Regression,
+        () if upper < 1.0 + RESOLUTION => Outcome::Negative,
+        () => Outcome::Inconclusive,
+    };
+    (outcome, said)
+}
+
+/// One verdict from those on several problems: the geometric mean, with the ends of the interval likewise, which is wider than
+/// it need be.
+pub fn together(each: &[&Comparison]) -> (Outcome, String, Option<SpeedUp>) {
+    if let [only] = each {
+        return (only.outcome, only.summary.clone(), only.speed_up);
+    }
+    let named = |one: &&&Comparison| matches!(one.outcome, Outcome::Fail | Outcome::Invalid | Outcome::Unavailable);
+    if let Some(bad) = each.iter().find(named) {
+        return (bad.outcome, format!("{}: {}", bad.shape, bad.summary), None);
+    }
+    let found: Vec<SpeedUp> = each.iter().filter_map(|one| one.speed_up).collect();
+    if found.len() < each.len() || found.is_empty() {
+        return (Outcome::Inconclusive, "too few rounds".into(), None);
+    }
+    let mean = |of: fn(&SpeedUp) -> f64| geometric_mean(&found.iter().map(of).collect::<Vec<_>>());
+    let rounds = found.iter().map(|one| one.rounds).min().unwrap_or_default();
+    let mean =
+        SpeedUp { ratio: mean(|one| one.ratio), lower: mean(|one| one.lower), upper: mean(|one| one.upper), rounds };
+    let GateReport { outcome, summary, .. } = verdict::judge("the baselines", Some(mean), RESOLUTION);
+    (outcome, format!("over {} shapes: {summary}", each.len()), Some(mean))
+}
+
+/// In which knobs a candidate differs from the baseline, and in its source: the name by which a reader knows it.
+fn difference(baseline: &Variant, candidate: &Candidate) -> String {
+    let variant = &candidate.variant;
     let knobs = FAMILIES.iter().filter(|family| family.name == variant.kernel()).flat_map(|family| family.knobs);
     let set = knobs.filter_map(|knob| Some((knob.name, variant.knob(knob.name)?)));
     let changed = set.filter(|(knob, value)| baseline.knob(knob).as_ref() != Some(value));
-    changed.map(|(knob, value)| format!("{knob}={value}")).collect::<Vec<_>>().join(",")
+    let source = candidate.source.iter().map(|source| format!("source {}", &source.fingerprint()[..8]));
+    changed.map(|(knob, value)| format!("{knob}={value}")).chain(source).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -151,23 +272,34 @@ mod tests {
     use super::*;
     use crate::evolve::protocol::VERSION;
     use crate::gates::Thresholds;
+    use eightfold::Shape;
 
     #[test]
     fn everyone_has_enough_runs_and_a_verdict() {
         let task = Task {
             version: VERSION,
             kernel: "cpu".into(),
-            shape: "1,2,64,16".into(),
-            causal: true,
-            output_format: "f32".into(),
+            problems: [Shape::new(1, 2, 64, 16), Shape::new(1, 1, 80, 16)]
+                .map(|shape| (&Problem::new(shape).unwrap().causal()).into())
+                .into(),
+            accuracy: None,
+            on_simulator: false,
             seed: 1,
-            baseline: None,
+            baselines: Vec::new(),
             thresholds: Thresholds::embedded(),
         };
         let baseline = Candidate::new("baseline", "cpu:baseline".parse().unwrap());
-        let variants = vec!["cpu:lanes".into(), "cpu:baseline,tile_keys=64".into()];
-        let validation = Validation { variants, seed: 77, iterations: 500 };
-        let Validated { group, comparisons } = validate(&task, &baseline, &validation, &mut |_| {}).unwrap();
+        let challenger = |variant: &str| Challenger { variant: variant.into(), source: None };
+        let challengers = ["cpu:lanes", "cpu:baseline,tile_keys=64"].map(challenger).to_vec();
+        let validation = Validation { challengers, seed: 77, iterations: 500 };
+        let baselines = [baseline.clone(), baseline];
+        let Validated { groups, comparisons } = validate(&task, &baselines, &validation, &mut |_| {}).unwrap();
+        assert_eq!((groups.len(), comparisons.len()), (2, 2));
+        let of_first: Vec<_> = comparisons.iter().map(|each| &each[0]).collect();
+        let (_, summary, mean) = together(&of_first);
+        let ratios = of_first.iter().map(|one| one.speed_up.unwrap().ratio);
+        assert!((mean.unwrap().ratio - ratios.product::<f64>().sqrt()).abs() < 1e-9, "{summary}");
+        let (group, comparisons) = (&groups[0], &comparisons[0]);
         assert_eq!((group.entries.len(), comparisons.len()), (4, 2));
         for entry in &group.entries {
             assert!(entry.timing.as_ref().unwrap().summary.iterations >= 500, "{}", entry.name);

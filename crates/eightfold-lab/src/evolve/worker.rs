@@ -5,9 +5,14 @@ use super::fate::Fate;
 use super::fault;
 use super::protocol::{Answer, Ask, Examined, Ready, Task, VERSION};
 use super::validate::validate;
-use eightfold::{Error, Family, Result};
+use crate::simulate::{self, Schedules};
+use eightfold::lab::Family;
+use eightfold::{Error, Result};
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, channel};
+
+/// The schedules of candidates on the simulated device: in turn, and at random with everything late.
+const SCHEDULES: [u64; 2] = [0, 5];
 
 /// Serves a search that speaks through standard input and output, until it goes away.
 ///
@@ -41,21 +46,30 @@ pub fn serve() -> Result<()> {
 }
 
 fn work(task: &Task, asked: &Receiver<String>) -> Result<()> {
-    let baseline = Bench::baseline(task)?;
-    let cases = Bench::cases(task, &baseline)?;
-    let mut bench = Bench::new(task, baseline, &cases)?;
+    if task.on_simulator {
+        // The search has a time limit of its own, and knows what it means when that is reached.
+        let (seeds, limit_seconds) = (SCHEDULES.to_vec(), None);
+        simulate::set_schedules(Schedules { seeds, limit_seconds, ..Schedules::default() });
+        simulate::install()?;
+    }
+    let baselines = Bench::baselines(task)?;
+    let cases = Bench::cases(task, &baselines)?;
+    let mut bench = Bench::new(task, baselines, &cases)?;
     answer(&Answer::Ready(Ready {
         device: bench.device()?,
         source_hash: Family::find(&task.kernel)?.source_hash(),
-        baseline: bench.baseline.variant.to_string(),
+        baselines: bench.held_against().map(|baseline| baseline.variant.to_string()).collect(),
     }))?;
     while let Ok(line) = asked.recv() {
         match parse(&line)? {
             Ask::Examine(request) => {
                 let struck = fault::strike(request.trial);
+                let begins = &mut |step| {
+                    let _ = answer(&Answer::Begins(step));
+                };
                 let examined = match struck {
                     Some(fate) => Examined { trial: request.trial, fate, evidence: Default::default(), device_s: 0.0 },
-                    None => bench.examine(&request),
+                    None => bench.examine(&request, begins),
                 };
                 let lost = matches!(examined.fate, Fate::DeviceFault { .. } | Fate::OutOfMemory { .. });
                 answer(&Answer::Examined(Box::new(examined)))?;
@@ -68,7 +82,8 @@ fn work(task: &Task, asked: &Receiver<String>) -> Result<()> {
                 let tick = &mut |share: f64| {
                     let _ = answer(&Answer::Progress(share));
                 };
-                let validated = validate(task, &bench.baseline, &validation, tick);
+                let baselines: Vec<_> = bench.held_against().cloned().collect();
+                let validated = validate(task, &baselines, &validation, tick);
                 answer(&validated.map_or_else(
                     |error| Answer::Refused(error.to_string()),
                     |validated| Answer::Validated(Box::new(validated)),

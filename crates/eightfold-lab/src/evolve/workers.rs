@@ -2,7 +2,7 @@
 
 use super::fate::{Evidence, Fate};
 use super::process::{Heard, Process, lines, shell};
-use super::protocol::{Answer, Ask, Examined, Ready, Request, Task, Validated, Validation};
+use super::protocol::{Answer, Ask, Examined, Ready, Request, Step, Task, Validated, Validation};
 use eightfold::{Error, Result};
 use std::io::Write;
 use std::process::{ChildStdin, Command};
@@ -51,7 +51,8 @@ const VALIDATION_SECONDS: f64 = 300.0;
 
 /// Why a worker gave no answer.
 enum Silence {
-    Hung,
+    /// In this step, if it said which.
+    Hung(Option<Step>),
     Ended(String),
     Refused(String),
 }
@@ -75,7 +76,7 @@ impl Worker {
         };
         let (process, requests, output) =
             Process::start(start.command()).map_err(|error| unavailable(format!("it cannot be started: {error}")))?;
-        let ready = Ready { device: String::new(), source_hash: String::new(), baseline: String::new() };
+        let ready = Ready { device: String::new(), source_hash: String::new(), baselines: Vec::new() };
         let mut worker = Worker { process, requests, answers: lines(output, MOST_ANSWER_BYTES), ready };
         let task = Ask::Task(Box::new(task.clone()));
         match worker.ask(&task, Duration::from_secs_f64(START_SECONDS), &mut |_| {}) {
@@ -83,7 +84,7 @@ impl Worker {
             Ok(_) => Err(unavailable("it answered something else than that it is ready".into())),
             Err(Silence::Refused(reason)) => Err(unavailable(reason)),
             Err(Silence::Ended(how)) => Err(unavailable(format!("it ended before it was ready: {how}"))),
-            Err(Silence::Hung) => Err(unavailable(format!("it was not ready within {START_SECONDS} s"))),
+            Err(Silence::Hung(_)) => Err(unavailable(format!("it was not ready within {START_SECONDS} s"))),
         }
     }
 
@@ -98,16 +99,21 @@ impl Worker {
         // A worker that died is told by its silence.
         let _ = writeln!(self.requests, "{text}").and_then(|()| self.requests.flush());
         let mut deadline = Instant::now() + timeout;
+        let mut step = None;
         loop {
             let line = match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Heard::Line(line)) => line,
                 Ok(Heard::Flood) => return Err(Silence::Ended("it answered without end".into())),
-                Err(RecvTimeoutError::Timeout) => return Err(Silence::Hung),
+                Err(RecvTimeoutError::Timeout) => return Err(Silence::Hung(step)),
                 Err(RecvTimeoutError::Disconnected) => return Err(Silence::Ended(self.process.obituary())),
             };
             match serde_json::from_str::<Answer>(&line) {
                 Ok(Answer::Progress(share)) => {
                     progress(share);
+                    deadline = Instant::now() + timeout;
+                }
+                Ok(Answer::Begins(begun)) => {
+                    step = Some(begun);
                     deadline = Instant::now() + timeout;
                 }
                 Ok(Answer::Refused(reason)) => return Err(Silence::Refused(reason)),
@@ -171,7 +177,7 @@ impl Workers {
             ));
         }
         // From here on all are told what the first found out.
-        let task = Task { baseline: Some(first.baseline.clone()), ..task.clone() };
+        let task = Task { baselines: first.baselines.clone(), ..task.clone() };
         let (sender, events) = channel();
         let lanes = started.into_iter().zip(starts).enumerate().map(|(place, (worker, start))| {
             let (jobs, asked) = channel();
@@ -324,7 +330,8 @@ impl LaneThread {
                 return Ok(*examined);
             }
             Ok(_) => crashed("it answered another question"),
-            Err(Silence::Hung) => Fate::Hung { seconds: self.timeout.as_secs_f64() },
+            Err(Silence::Hung(Some(Step::Compile))) => Fate::CompilerHung { seconds: self.timeout.as_secs_f64() },
+            Err(Silence::Hung(_)) => Fate::Hung { seconds: self.timeout.as_secs_f64() },
             Err(Silence::Ended(how) | Silence::Refused(how)) => Fate::Crashed { reason: how },
         };
         // Question and answer may be out of step now, so the process goes, and its children with it.
@@ -344,7 +351,7 @@ impl LaneThread {
         self.worker = None;
         Err(failed(match answered {
             Ok(_) => "the worker answered another question".into(),
-            Err(Silence::Hung) => format!("no sign of progress within {VALIDATION_SECONDS} s"),
+            Err(Silence::Hung(_)) => format!("no sign of progress within {VALIDATION_SECONDS} s"),
             Err(Silence::Ended(how) | Silence::Refused(how)) => how,
         }))
     }
@@ -355,16 +362,17 @@ mod tests {
     use super::*;
     use crate::evolve::protocol::VERSION;
     use crate::gates::Thresholds;
+    use eightfold::{Problem, Shape};
 
     fn task() -> Task {
         Task {
             version: VERSION,
             kernel: "cpu".into(),
-            shape: "1,1,16,8".into(),
-            causal: false,
-            output_format: "f32".into(),
+            problems: vec![(&Problem::new(Shape::new(1, 1, 16, 8)).unwrap()).into()],
+            accuracy: None,
+            on_simulator: false,
             seed: 1,
-            baseline: None,
+            baselines: Vec::new(),
             thresholds: Thresholds::embedded(),
         }
     }
@@ -373,7 +381,7 @@ mod tests {
     fn scripted(device: &str, each: &str) -> Start {
         Start::Shell(format!(
             r#"read -r task
-            echo '{{"ready": {{"device": "{device}", "source_hash": "s", "baseline": "b"}}}}'
+            echo '{{"ready": {{"device": "{device}", "source_hash": "s", "baselines": ["b"]}}}}'
             while read -r line; do
                 trial=$(echo "$line" | sed 's/.*"trial":\([0-9]*\).*/\1/')
                 {each}
@@ -406,6 +414,21 @@ mod tests {
         let ahead = vec!["cpu:lanes".to_string()];
         assert_eq!(outcome(&mut workers, Request { ahead, ..request(3) }), Ok(Fate::Hung { seconds: 3.0 }));
         assert_eq!(outcome(&mut workers, request(4)), Ok(Fate::Hung { seconds: 4.0 }));
+    }
+
+    #[test]
+    fn a_compiler_that_hangs_is_told_from_a_kernel_that_does_and_each_step_has_its_time() {
+        let begins = |step: &str| format!(r#"echo '{{"begins": "{step}"}}'"#);
+        let (compile, run) = (begins("compile"), begins("run"));
+        let each = format!(
+            "[ $trial = 1 ] && {{ {compile}; sleep 60; }}\n[ $trial = 2 ] && {{ {compile}; {run}; sleep 60; }}
+            [ $trial = 3 ] && {{ sleep 1; {compile}; sleep 1; {run}; sleep 1; }}"
+        );
+        let mut workers = Workers::start(&[scripted("d", &each)], &task(), Duration::from_millis(1800)).unwrap();
+        let kind = |workers: &mut Workers, trial| outcome(workers, request(trial)).unwrap().failure();
+        assert_eq!(kind(&mut workers, 1), Some("compiler hung"));
+        assert_eq!(kind(&mut workers, 2), Some("hung"));
+        assert_eq!(outcome(&mut workers, request(3)), Ok(Fate::Hung { seconds: 3.0 }));
     }
 
     #[test]

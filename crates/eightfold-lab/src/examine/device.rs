@@ -6,9 +6,10 @@ use crate::gates::resource::{self, Built};
 use crate::gates::{Case, Outcome};
 use crate::record::Entry;
 use crate::simulate;
-use eightfold::cuda::compile::Compiler;
+use eightfold::cuda::Arch;
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::{Arch, Config};
+use eightfold::lab::Config;
+use eightfold::lab::compile::Compiler;
 use eightfold::{Error, Result};
 
 /// An examination with the device that it needs.
@@ -38,7 +39,7 @@ impl<'a> OnDevice<'a> {
         let Built { gate, build } = self.build(&config, first);
         let compiled = build.is_some() || gate.outcome == Outcome::Unavailable;
         if !compiled {
-            return Entry { gates: vec![gate], ..Entry::new(&candidate.name, candidate.variant.to_string()) };
+            return Entry { gates: vec![gate], ..Entry::new(&candidate.name, candidate.implementation()) };
         }
         let mut entry = match restriction {
             None => self.examination.check(candidate, self.examination.cases),

@@ -3,14 +3,21 @@
 use super::{Candidate, Examination, admissible};
 use crate::gates::{Case, Gate, GateReport, Outcome};
 use crate::measure::{
-    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, Rotation, Timer, contestants, interleave,
+    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, ReadContestant, Reading, Rotation, Timer,
+    contestants, interleave,
 };
 use crate::peers::{Backend, Torch, TorchContestant, TorchCudaContestant};
 use crate::record::{Entry, Timing};
 use eightfold::Result;
 use std::cell::RefCell;
 
-/// Whose times a contestant's are, and what they are taken with.
+/// What went on while contestants took turns, and what took turns with them.
+pub(super) struct Timed {
+    pub conditions: Conditions,
+    pub reading: Option<Reading>,
+}
+
+/// Whose times a contestant's are, and what they are taken with. One behind the entries is the reading's.
 type Lane<'a> = (usize, Timer, Box<dyn Contestant + 'a>);
 
 impl Examination<'_> {
@@ -22,7 +29,7 @@ impl Examination<'_> {
         peer: Option<(&mut Torch, &Case)>,
         manner: Manner,
         tick: &mut dyn FnMut(f64, Option<Vec<Entry>>),
-    ) -> Option<Conditions> {
+    ) -> Option<Timed> {
         let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
         let hot = manner.cache == Cache::Hot;
         // Declared before the field, whose contestants borrow it.
@@ -57,13 +64,22 @@ impl Examination<'_> {
                         field.push((place, timer, Box::new(contestant)));
                     }
                 }
-            } else if let Some((place, _)) = { peers }.next() {
-                field.push((
-                    place,
-                    Timer::HostClock,
-                    Box::new(TorchContestant::new(torch, case).with_cache(manner.cache)),
-                ));
+            } else {
+                let mut torch: Vec<_> = torch.on_host().iter_mut().map(Some).collect();
+                for (place, _) in peers {
+                    if let Some(torch) = torch[place - first].take() {
+                        let contestant = TorchContestant::new(torch, case).with_cache(manner.cache);
+                        field.push((place, Timer::HostClock, Box::new(contestant)));
+                    }
+                }
             }
+        }
+        let mut reading = None;
+        if let Some(contestant) =
+            ReadContestant::new(self.cases.first()?, manner.cache).filter(|_| !on_gpu && !field.is_empty())
+        {
+            reading = Some(contestant.bytes());
+            field.push((entries.len(), Timer::HostClock, Box::new(contestant)));
         }
         let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
         let mut contestants: Vec<&mut dyn Contestant> = Vec::new();
@@ -78,10 +94,13 @@ impl Examination<'_> {
         let method = Method { policy, manner, on_gpu };
         let note = |entries: &mut [Entry], lane: usize, measured: Measured| {
             let (place, timer): (usize, Timer) = places[lane];
+            if place == entries.len() {
+                return;
+            }
             let (cache, inputs) = (manner.cache, entry_inputs[place]);
             let timing =
                 measured.map(|samples| Timing::new(timer, samples).map(|timing| Timing { cache, inputs, ..timing }));
-            note_timing(&mut entries[place], timer == Timer::Event && hot, timing);
+            note_timing(&mut entries[place], timer, hot, timing);
         };
         let Interleaved { measured, conditions } = interleave(&mut contestants, &method, &mut |share, so_far| {
             let so_far = so_far.map(|lanes| {
@@ -95,17 +114,22 @@ impl Examination<'_> {
             });
             tick(share, so_far);
         });
+        let reading = reading.zip(measured.last()).and_then(|(bytes, measured)| {
+            let timing = Timing::new(Timer::HostClock, measured.as_ref().ok()?.clone())?;
+            Some(Reading { bytes, timing: Timing { cache: manner.cache, ..timing } })
+        });
         for (lane, measured) in measured.into_iter().enumerate() {
             note(entries, lane, measured);
         }
         entries.iter_mut().for_each(withdraw_if_unsound);
-        Some(conditions)
+        Some(Timed { conditions, reading })
     }
 }
 
-fn note_timing(entry: &mut Entry, single_launch: bool, timing: Result<Option<Timing>>) {
+fn note_timing(entry: &mut Entry, timer: Timer, hot: bool, timing: Result<Option<Timing>>) {
     match timing {
-        Ok(timing) if single_launch => entry.launch_timing = timing,
+        Ok(timing) if timer == Timer::Event && hot => entry.launch_timing = timing,
+        Ok(timing) if timer == Timer::SeparateReplay => entry.separate_timing = timing,
         Ok(timing) => entry.timing = timing,
         Err(error) if entry.peer => entry.note = Some(error.to_string()),
         // A kernel of ours that passed and then failed under the clock is unsound, not merely untimed.
@@ -123,5 +147,6 @@ fn withdraw_if_unsound(entry: &mut Entry) {
     if entry.gate(Gate::Performance).is_some_and(|gate| gate.outcome == Outcome::Invalid) {
         entry.timing = None;
         entry.launch_timing = None;
+        entry.separate_timing = None;
     }
 }

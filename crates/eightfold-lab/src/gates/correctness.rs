@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::evidence::{POISONS, Seen, compared_values, empty_rows_not_zero, fits, lse_max_abs, non_finite, unwritten};
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::rounding::max_finite;
 use super::subject::Subject;
 use super::tally::Tally;
@@ -24,7 +24,7 @@ pub mod checks {
     pub const UNWRITTEN: &str = "elements not written";
     /// NaN or infinite elements.
     pub const NON_FINITE: &str = "elements not finite";
-    /// Elements of rows without a visible key that are not zero, or whose log-sum-exp is not −∞.
+    /// Elements of rows without a visible key that are not zero, or whose log-sum-exp is not −∞, or their sink if they have one.
     pub const EMPTY_ROWS: &str = "rows without keys not zero";
     /// The kernel's largest error.
     pub const MAX_ABS: &str = "kernel max_abs";
@@ -34,6 +34,8 @@ pub mod checks {
     pub const BAD_FRACTION: &str = "kernel bad_fraction";
     /// The kernel's error against its declared tolerance.
     pub const RELATIVE_L2: &str = "kernel relative_l2";
+    /// The error of the row that is worst.
+    pub const WORST_ROW: &str = "kernel worst_row";
     /// The error of the log-sum-exp.
     pub const LSE: &str = "kernel lse_max_abs";
     /// The end-to-end error.
@@ -41,7 +43,7 @@ pub mod checks {
     /// The end-to-end angle.
     pub const END_TO_END_COSINE: &str = "end-to-end cosine (at least)";
 
-    /// Every check, in the order in which they are listed.
+    /// Every check that has a limit, in the order in which they are listed.
     pub const ALL: &[&str] = &[
         ERRORS,
         INPUTS_CHANGED,
@@ -52,6 +54,7 @@ pub mod checks {
         MEAN_ABS,
         BAD_FRACTION,
         RELATIVE_L2,
+        WORST_ROW,
         LSE,
         END_TO_END_L2,
         END_TO_END_COSINE,
@@ -65,7 +68,7 @@ pub struct RunCounts {
     pub tiles: u64,
     /// Of those, blocks that the integer path handed to f32.
     pub tiles_in_f32: u64,
-    /// Rows of a tile whose weights needed a second limb.
+    /// Rows of a tile whose weights needed a second product.
     pub rows_refined: u64,
 }
 
@@ -97,8 +100,19 @@ pub struct CaseReport {
     pub repeatable: bool,
     /// Rows that were compared with the references: all rows, or a sample of a large problem's.
     pub rows_compared: usize,
+    /// What `max_abs` is a multiple of in the limits: 1, or for inputs that are not of order 1 the root mean square of the
+    /// reference.
+    #[serde(default = "one")]
+    pub unit: f64,
+    /// The row of the limits that applied, such as `fast.families.gaussian`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub judged_by: String,
     /// Every check of this case.
     pub checks: Vec<Check>,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// What the correctness gate decided about a subject.
@@ -216,8 +230,13 @@ fn judge(case: &Case, runs: &[Run; 2], tolerance: &Tolerance, thresholds: &Thres
     let outputs = runs.each_ref().map(|run| Seen::of(&run.output));
     let errors = [0, 1].map(|index: usize| {
         let (run, output) = (&runs[index], compared_values(case, &outputs[index]));
+        let value_dim = case.problem.value_dims().head_dim;
         Errors {
-            kernel: stats(&output, &case.dequantized.values),
+            kernel: stats(&output, &case.dequantized.values).with_worst_row(
+                &output,
+                &case.dequantized.values,
+                value_dim,
+            ),
             end_to_end: stats(&output, &case.unquantized.values),
             lse_max_abs: run.output.lse.as_ref().map(|lse| lse_max_abs(case, lse)),
         }
@@ -236,6 +255,12 @@ fn judge(case: &Case, runs: &[Run; 2], tolerance: &Tolerance, thresholds: &Thres
         output_hash: hashes[0],
         repeatable: hashes[0] == hashes[1],
         rows_compared: case.rows.len(),
+        unit: limits::unit(case),
+        judged_by: format!(
+            "{}.{}",
+            thresholds.correctness.tolerance.name_of(tolerance),
+            tolerance.row(case.family, case.problem.shape().key_len).0
+        ),
         checks: checks_of(case, runs, &outputs, &errors, &limits),
     }
 }
@@ -252,7 +277,7 @@ fn checks_of(case: &Case, runs: &[Run; 2], outputs: &[Seen; 2], errors: &[Errors
         none(checks::UNWRITTEN, [0, unwritten(case, &outputs[1])]),
         none(checks::NON_FINITE, in_both(non_finite)),
     ];
-    if case.problem.visible(0).is_empty() {
+    if (0..case.problem.shape().query_len).any(|query| case.problem.visible(query).is_empty()) {
         found.push(none(checks::EMPTY_ROWS, in_both(empty_rows_not_zero)));
     }
     found.extend([
@@ -261,6 +286,9 @@ fn checks_of(case: &Case, runs: &[Run; 2], outputs: &[Seen; 2], errors: &[Errors
         Check::at_most(checks::BAD_FRACTION, worst(|run| run.kernel.bad_fraction), limits.bad_fraction),
         Check::at_most(checks::RELATIVE_L2, worst(|run| run.kernel.relative_l2), limits.relative_l2),
     ]);
+    if let Some(limit) = limits.worst_row {
+        found.push(Check::at_most(checks::WORST_ROW, worst(|run| run.kernel.worst_row.unwrap_or(0.0)), limit));
+    }
     if case.problem.lse() {
         let lse_max_abs = worst(|run| run.lse_max_abs.unwrap_or(0.0));
         found.push(Check::at_most(checks::LSE, lse_max_abs, limits.lse_nats));

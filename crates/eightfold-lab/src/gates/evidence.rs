@@ -42,16 +42,19 @@ pub(super) fn fits(case: &Case, output: &Output) -> bool {
 /// Where channel 0 of a row of `[B,Hq,Sq]` lies in the output.
 fn row_offset(case: &Case, row: usize) -> usize {
     let Shape { query_heads, query_len, .. } = case.problem.shape();
-    let strides = case.problem.output_layout().strides(case.problem.shape().query_dims());
+    let strides = case.problem.output_layout().strides(case.problem.output_dims());
     let head = row / query_len;
     strides.row_offset(head / query_heads, head % query_heads, row % query_len)
 }
 
+/// What a sink may lose on its way to the log-sum-exp of a row without keys, relative to it or to 1: a few roundings of f32.
+const SINK_ROUNDING: f32 = 1e-6;
+
 /// The output's values in the rows that the references hold, in the same order.
 pub(super) fn compared_values(case: &Case, output: &Seen) -> Vec<f64> {
-    let head_dim = case.problem.shape().head_dim;
+    let value_dim = case.problem.value_dims().head_dim;
     let rows = case.rows.iter().map(|&row| row_offset(case, row));
-    rows.flat_map(|offset| &output.values[offset..offset + head_dim]).copied().map(f64::from).collect()
+    rows.flat_map(|offset| &output.values[offset..offset + value_dim]).copied().map(f64::from).collect()
 }
 
 /// Elements that still hold the finite poison.
@@ -64,28 +67,37 @@ pub(super) fn unwritten(case: &Case, output: &Seen) -> usize {
     output.values.par_iter().chain(output.lse()).filter(|value| **value == FINITE_POISON).count()
 }
 
-/// NaN and infinite elements, but for the log-sum-exp of rows without keys.
+/// NaN and infinite elements, but for the log-sum-exp of rows without keys and sink.
 pub(super) fn non_finite(case: &Case, output: &Seen) -> usize {
     let query_len = case.problem.shape().query_len;
     let lse = output.lse().iter().enumerate().filter(|(row, lse)| {
-        let sees_no_key = case.problem.visible(row % query_len).is_empty();
-        let right = lse.is_finite() || (sees_no_key && **lse == f32::NEG_INFINITY);
+        let sees_nothing = !case.problem.has_sinks() && case.problem.visible(row % query_len).is_empty();
+        let right = lse.is_finite() || (sees_nothing && **lse == f32::NEG_INFINITY);
         !right
     });
     output.values.par_iter().filter(|value| !value.is_finite()).count() + lse.count()
 }
 
-/// Elements of rows without keys that are not zero, and log-sum-exps of such rows that are not −∞.
+/// Elements of rows without keys that are not zero, and log-sum-exps of such rows that are not their sink, or −∞ where they have
+/// none.
 pub(super) fn empty_rows_not_zero(case: &Case, output: &Seen) -> usize {
-    let Shape { query_len, head_dim, .. } = case.problem.shape();
+    let Shape { query_heads, query_len, .. } = case.problem.shape();
+    let value_dim = case.problem.value_dims().head_dim;
     let values = &output.values;
-    let rows = values.len() / head_dim;
+    let rows = values.len() / value_dim;
     let empty = (0..rows).filter(|row| case.problem.visible(row % query_len).is_empty());
     empty
         .map(|row| {
             let offset = row_offset(case, row);
-            let nonzero = values[offset..offset + head_dim].iter().filter(|value| **value != 0.0).count();
-            let lse_wrong = output.lse.is_some_and(|lse| lse[row] != f32::NEG_INFINITY);
+            let nonzero = values[offset..offset + value_dim].iter().filter(|value| **value != 0.0).count();
+            let sink = case.q.sinks().map(|sinks| sinks[row / query_len % query_heads]);
+            let lse_wrong = output.lse.is_some_and(|lse| match sink {
+                Some(sink) => {
+                    let error = (lse[row] - sink).abs();
+                    error.is_nan() || error > SINK_ROUNDING * sink.abs().max(1.0)
+                }
+                None => lse[row] != f32::NEG_INFINITY,
+            });
             nonzero + usize::from(lse_wrong)
         })
         .sum()

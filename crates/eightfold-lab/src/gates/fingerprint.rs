@@ -30,7 +30,7 @@ pub(super) fn of_inputs(tensors: [&Fp8Tensor; 3]) -> u64 {
             word[..bytes.len()].copy_from_slice(bytes);
             hash.word(u64::from_le_bytes(word));
         }
-        for value in tensor.scales().values().iter().chain(tensor.means().unwrap_or(&[])) {
+        for value in [tensor.scales().values(), tensor.means().unwrap_or(&[]), tensor.sinks().unwrap_or(&[])].concat() {
             hash.word(u64::from(value.to_bits()));
         }
     }
@@ -44,6 +44,7 @@ pub(crate) fn of_output(output: &Output) -> u64 {
         Values::F32(values) => values.chunks(2).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
         Values::F16(values) => values.chunks(4).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
         Values::Bf16(values) => values.chunks(4).for_each(|some| hash.word(packed(some, |x| x.to_bits().into()))),
+        other => other.to_f32().iter().for_each(|value| hash.word(value.to_bits().into())),
     }
     for value in output.lse.iter().flatten() {
         hash.word(u64::from(value.to_bits()));
@@ -76,6 +77,7 @@ mod tests {
                     Values::F32(values) => values[place] = f32::from_bits(1),
                     Values::F16(values) => values[place] = f16::from_bits(1),
                     Values::Bf16(values) => values[place] = bf16::from_bits(1),
+                    _ => unreachable!(),
                 }
                 hashes.push(of_output(&changed));
             }

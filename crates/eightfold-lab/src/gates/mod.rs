@@ -6,10 +6,12 @@ mod evidence;
 pub(crate) mod fingerprint;
 mod limits;
 pub mod odd;
+mod promises;
 pub mod resource;
 pub mod resource_limits;
 mod rounding;
 mod sample;
+mod speed;
 pub mod standard;
 mod subject;
 mod tally;
@@ -21,10 +23,14 @@ use std::fmt;
 
 pub use case::Case;
 pub use correctness::{CaseReport, CorrectnessReport, RunCounts, check, checks};
+pub use limits::room_over_inputs;
+pub use promises::promise;
 pub use resource::{Build, Built};
+pub use speed::{PerformancePolicy, ProfilePolicy};
 pub use standard::{StandardCase, Thoroughness, prepare_all, quantizer, standard_cases, timing_cases};
 pub use subject::{PlannedVariant, Subject};
-pub use thresholds::{PerformancePolicy, ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
+pub(crate) use thresholds::is_int8;
+pub use thresholds::{ReferencePolicy, Thresholds, TimingPolicy, Tolerance};
 pub use toggle::{KnobProof, ToggleReport};
 
 /// What a gate decided.
@@ -43,6 +49,8 @@ pub enum Outcome {
     Invalid,
     /// The evidence decides against what was hoped for: a result of the performance gate, and no fault of the run.
     Negative,
+    /// The evidence decides that it is slower than what it was measured against: a result of the performance gate as well.
+    Regression,
 }
 
 impl fmt::Display for Outcome {
@@ -54,12 +62,13 @@ impl fmt::Display for Outcome {
             Outcome::Inconclusive => "INCONCLUSIVE",
             Outcome::Invalid => "INVALID",
             Outcome::Negative => "VALID NEGATIVE",
+            Outcome::Regression => "REGRESSION",
         })
     }
 }
 
 /// The gates, in the order in which a kernel meets them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
     /// Registers, memory, spills.

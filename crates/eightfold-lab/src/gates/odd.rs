@@ -46,29 +46,16 @@ pub fn sweep() -> Result<Vec<SweepCase>> {
     let lengths = (1..300).filter(|&length| length == 1 || is_prime(length)).chain(BEYOND);
     let equal = lengths.enumerate().map(|(index, length)| {
         let heads = 1 + index % 3;
-        Shape {
-            batch: 1 + index % 2,
-            query_heads: heads,
-            kv_heads: heads,
-            query_len: length,
-            key_len: length,
-            head_dim: 64,
-        }
+        Shape::new(1 + index % 2, heads, length, 64)
     });
-    let grouped = UNEQUAL.map(|(query_len, key_len)| Shape {
-        batch: 1,
-        query_heads: 8,
-        kv_heads: 1,
-        query_len,
-        key_len,
-        head_dim: 64,
-    });
+    let grouped =
+        UNEQUAL.map(|(query_len, key_len)| Shape::new(1, 8, query_len, 64).with_kv_heads(1).with_key_len(key_len));
     let twice = equal.chain(grouped).flat_map(|shape| [shape, shape]);
     twice.enumerate().map(|(index, shape)| SweepCase::new(shape, index)).collect()
 }
 
 impl SweepCase {
-    fn new(shape: Shape, index: usize) -> Result<Self> {
+    fn new(mut shape: Shape, index: usize) -> Result<Self> {
         let mut rest = index * STRIDE % COMBINATIONS;
         let mut turn = |count: usize| {
             let digit = rest % count;
@@ -82,7 +69,8 @@ impl SweepCase {
         let granularity = GRANULARITIES[turn(GRANULARITIES.len())];
         let layout = [Layout::Bhsd, Layout::Bshd][turn(2)];
         let largest_code = LARGEST_CODES[turn(2)];
-        let problem = Problem::new(Shape { head_dim, ..shape })?.with_mask(mask).with_lse(true);
+        shape.head_dim = head_dim;
+        let problem = Problem::new(shape)?.with_mask(mask).with_lse(true);
         let problem = problem.with_output_format(format).with_output_layout(layout)?;
         Ok(SweepCase { problem, granularity, layout, largest_code })
     }
@@ -106,6 +94,7 @@ impl std::fmt::Display for SweepCase {
             Granularity::Tensor => "tensor".to_string(),
             Granularity::Head => "head".into(),
             Granularity::Block { rows } => format!("{rows} rows"),
+            other => other.to_string(),
         };
         let format = self.problem.output_format();
         let codes = self.largest_code;

@@ -2,9 +2,10 @@
 
 use super::resource_limits::{ResourceLimits, ResourcePolicy, WarpTile};
 use super::{Check, Gate, GateReport, Outcome};
-use crate::compile::{Compiled, Resources};
-use eightfold::cuda::compile::Program;
-use eightfold::cuda::{Arch, Config, Operands, Specialisation};
+use crate::compile::{Compiled, Disassembler, Resources};
+use eightfold::cuda::{Arch, Operands};
+use eightfold::lab::compile::Program;
+use eightfold::lab::{Config, Specialisation};
 use eightfold::{Error, Fp8Format, Mask, OutputFormat, Problem, Result, Shape};
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,8 @@ pub mod checks {
     pub const STACK: &str = "stack frame bytes";
     /// Lines in which the compiler warns.
     pub const WARNINGS: &str = "compiler warnings";
+    /// Instructions that touch an accumulator between its product and the wait for it, where there is a disassembler to tell.
+    pub const EARLY_TOUCHES: &str = "accumulators touched before the wait";
 }
 
 /// What the gate decided about a kernel, and the kernel if it compiled.
@@ -122,7 +125,11 @@ impl Built {
 pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
     Specialisation {
         head_dim,
+        value_dim: head_dim,
         mask,
+        window: false,
+        softcap: false,
+        sinks: false,
         key_len: 4096,
         input: Fp8Format::E4m3,
         output: OutputFormat::F32,
@@ -138,10 +145,10 @@ pub fn plain_specialisation(head_dim: usize, mask: Mask) -> Specialisation {
 /// Whether a kernel of this config exists for the head dim and the mask and fits on the architecture; the error names the
 /// rule.
 pub fn restriction(config: &Config, specialisation: &Specialisation, arch: Arch) -> Result<()> {
-    let &Specialisation { head_dim, mask, .. } = specialisation;
+    let &Specialisation { head_dim, value_dim, mask, .. } = specialisation;
     // A key fits any tile; two tiles of 64 queries are for configs whose blocks work in pairs.
-    let shape = Shape { query_len: 128, ..Shape::new(1, 1, 1, head_dim) };
-    let problem = Problem::new(shape)?.with_mask(mask);
+    let shape = Shape::new(1, 1, 1, head_dim).with_query_len(128);
+    let problem = Problem::new(shape)?.with_value_dim(value_dim)?.with_mask(mask);
     config.check_uploaded(&problem, &Operands::assumed(&problem), arch)
 }
 
@@ -167,11 +174,35 @@ pub fn examine(
             Built::without_build(Outcome::Fail, format!("does not compile: {}", first_line(&error.to_string())))
         }
         Err(error) => Built::unavailable(error),
-        Ok(compiled) => Built {
-            gate: judge(&compiled.resources, &policy.limits(target, WarpTile::of(config, specialisation.head_dim))),
-            build: Some(Build::of(&compiled, config.threads())),
-        },
+        Ok(compiled) => {
+            let limits = policy.limits(target, WarpTile::of(config, specialisation.value_dim));
+            let gate = with_machine_code(judge(&compiled.resources, &limits), &compiled);
+            Built { gate, build: Some(Build::of(&compiled, config.threads())) }
+        }
     }
+}
+
+/// The gate with a look at the machine code of a kernel that multiplies by warpgroups, where there is a disassembler.
+fn with_machine_code(gate: GateReport, compiled: &Compiled) -> GateReport {
+    if compiled.cubin.arch != Arch::Sm90a {
+        return gate;
+    }
+    match Disassembler::find().and_then(|tool| tool.early_touches(&compiled.cubin)) {
+        Ok(touches) => with_early_touches(gate, &touches),
+        // What cannot be judged has not passed; what is not there is no fault of the kernel's.
+        Err(error @ Error::Invalid { .. }) => GateReport { outcome: Outcome::Fail, summary: error.to_string(), ..gate },
+        Err(_) => gate,
+    }
+}
+
+fn with_early_touches(mut gate: GateReport, touches: &[String]) -> GateReport {
+    gate.checks.push(Check::at_most(checks::EARLY_TOUCHES, touches.len() as f64, 0.0));
+    if let Some(first) = touches.first() {
+        let said = format!("an accumulator is touched before the wait for its product: `{first}`");
+        gate.summary = if gate.outcome == Outcome::Pass { said } else { format!("{}; {said}", gate.summary) };
+        gate.outcome = Outcome::Fail;
+    }
+    gate
 }
 
 /// Every resource against its limit.
@@ -242,8 +273,9 @@ fn blocks_per_multiprocessor(arch: Arch, registers: u32, shared_bytes: usize, th
 mod tests {
     use super::*;
     use crate::gates::Thresholds;
-    use eightfold::cuda::compile::Cubin;
-    use eightfold::cuda::{hopper, ladder};
+    use crate::kernel::Kernel;
+    use eightfold::lab::compile::Cubin;
+    use eightfold::lab::{hopper, ladder};
 
     fn limits() -> ResourceLimits {
         let mut limits = Thresholds::embedded().resource.limits(Arch::Sm89, WarpTile { rows: 16, head_dim: 64 });
@@ -256,9 +288,9 @@ mod tests {
     fn whatever_the_plan_may_choose_is_compiled() {
         for (head_dim, mask) in [(64, Mask::None), (64, Mask::Causal), (128, Mask::None), (128, Mask::Causal)] {
             let specialisation = plain_specialisation(head_dim, mask);
-            for (name, config) in hopper::others(head_dim, mask) {
-                let outcome = restriction(&config.into(), &specialisation, Arch::Sm90a);
-                assert_eq!(outcome, Ok(()), "{name}, {head_dim} channels, {mask:?}");
+            for other in Kernel::HOPPER.others(head_dim, mask) {
+                let outcome = restriction(&other.variant.on_device().unwrap(), &specialisation, Arch::Sm90a);
+                assert_eq!(outcome, Ok(()), "{}, {head_dim} channels, {mask:?}", other.name);
             }
         }
     }
@@ -292,6 +324,15 @@ mod tests {
             assert_eq!((report.outcome, report.summary.as_str()), (Outcome::Fail, expected));
             assert_eq!(report.failed().count(), 1);
         }
+    }
+
+    #[test]
+    fn an_accumulator_that_is_touched_too_early_fails_and_is_quoted() {
+        let gate = with_early_touches(judge(&resources(), &limits()), &[]);
+        assert_eq!((gate.outcome, gate.checks.len()), (Outcome::Pass, 7));
+        let gate = with_early_touches(judge(&resources(), &limits()), &["MOV R1, R24".into(), "MOV R2, R25".into()]);
+        assert_eq!(gate.outcome, Outcome::Fail);
+        assert!(gate.summary.contains("`MOV R1, R24`") && gate.failed().count() == 1, "{}", gate.summary);
     }
 
     fn compiled(arch: Arch) -> Compiled {
@@ -332,9 +373,9 @@ mod tests {
         let config = ladder::find_stage("baseline").unwrap().config.into();
         let policy = Thresholds::embedded().resource;
         let never = |_: &Program, _| panic!("it was compiled");
-        let built = examine(&config, &plain_specialisation(96, Mask::None), Arch::Sm89, &never, &policy);
+        let built = examine(&config, &plain_specialisation(192, Mask::None), Arch::Sm89, &never, &policy);
         assert_eq!(built.gate.outcome, Outcome::Unavailable);
-        assert!(built.gate.summary.starts_with("head_dim: 96 is not one of"), "{}", built.gate.summary);
+        assert!(built.gate.summary.starts_with("tile_keys: heads of 192 and 192 channels"), "{}", built.gate.summary);
         let config = hopper::find_stage("fast").unwrap().config.into();
         let built = examine(&config, &plain_specialisation(64, Mask::None), Arch::Sm89, &never, &policy);
         assert_eq!(built.gate.outcome, Outcome::Unavailable);

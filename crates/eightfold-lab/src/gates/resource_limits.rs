@@ -1,6 +1,7 @@
 //! What a kernel may take of a multiprocessor, per architecture and by what its warps hold.
 
-use eightfold::cuda::{Arch, Config};
+use eightfold::cuda::Arch;
+use eightfold::lab::Config;
 use eightfold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ pub struct DefaultLimits {
 pub struct TargetLimits {
     /// Shared memory of one block, static and dynamic together.
     pub shared_bytes: usize,
-    /// Registers per thread, by the sums that a warp holds.
+    /// Registers per thread, by the sums that a warp holds: those of the next larger that is listed.
     #[serde(default)]
     pub registers: BTreeMap<WarpTile, u32>,
 }
@@ -91,9 +92,10 @@ impl ResourcePolicy {
     /// The limits of a kernel whose warps hold this much, on this architecture.
     pub fn limits(&self, arch: Arch, tile: WarpTile) -> ResourceLimits {
         let target = self.targets.get(&arch.to_string());
-        let registers = target.and_then(|target| target.registers.get(&tile));
+        let room = |listed: &WarpTile| listed.rows == tile.rows && listed.head_dim >= tile.head_dim;
+        let registers = target.and_then(|target| target.registers.iter().find(|(listed, _)| room(listed)));
         ResourceLimits {
-            registers: registers.copied().unwrap_or(self.default.registers),
+            registers: registers.map_or(self.default.registers, |(_, most)| *most),
             shared_bytes: target.map_or(arch.max_shared_bytes(), |target| target.shared_bytes),
             default: self.default,
         }
@@ -130,6 +132,8 @@ mod tests {
         target.registers.clear();
         target.registers.insert(USUAL, 99);
         assert_eq!(policy.limits(Arch::Sm90, USUAL).registers, 99);
+        assert_eq!(policy.limits(Arch::Sm90, WarpTile { head_dim: 24, ..USUAL }).registers, 99);
+        assert_eq!(policy.limits(Arch::Sm90, WarpTile { head_dim: 72, ..USUAL }).registers, 7);
         assert_eq!(policy.limits(Arch::Sm90, WarpTile { rows: 32, ..USUAL }).registers, 7);
     }
 

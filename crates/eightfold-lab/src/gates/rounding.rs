@@ -6,9 +6,9 @@ use half::{bf16, f16};
 /// The nearest value of a format; a value itself for f32, whose rounding the declared tolerances include.
 pub(super) fn nearest(format: OutputFormat, value: f64) -> f64 {
     match format {
-        OutputFormat::F32 => value,
         OutputFormat::F16 => f16::from_f64(value).to_f64(),
         OutputFormat::Bf16 => bf16::from_f64(value).to_f64(),
+        _ => value,
     }
 }
 
@@ -16,9 +16,9 @@ pub(super) fn nearest(format: OutputFormat, value: f64) -> f64 {
 /// tolerances include.
 pub(super) fn half_ulp(format: OutputFormat, value: f64) -> f64 {
     let (fraction_bits, min_exponent) = match format {
-        OutputFormat::F32 => return 0.0,
         OutputFormat::F16 => (10, -14),
         OutputFormat::Bf16 => (7, -126),
+        _ => return 0.0,
     };
     // The biased exponent of an f64 is exact where a logarithm would round; 0 gives a subnormal's.
     let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
@@ -28,9 +28,9 @@ pub(super) fn half_ulp(format: OutputFormat, value: f64) -> f64 {
 /// The largest finite value of a format.
 pub(super) fn max_finite(format: OutputFormat) -> f64 {
     match format {
-        OutputFormat::F32 => f64::from(f32::MAX),
         OutputFormat::F16 => f16::MAX.to_f64(),
         OutputFormat::Bf16 => bf16::MAX.to_f64(),
+        _ => f64::from(f32::MAX),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which rows are compared with the float64 reference.
 
 use super::thresholds::ReferencePolicy;
-use eightfold::{Problem, Result, Shape};
+use eightfold::{Problem, Shape};
 
 /// Consecutive query rows of one head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,21 +17,6 @@ impl RowBlock {
     pub fn global_rows(&self, shape: Shape) -> std::ops::Range<usize> {
         let start = (self.batch * shape.query_heads + self.head) * shape.query_len + self.first;
         start..start + self.rows
-    }
-
-    /// The block as a problem of its own on the first keys of its head; none where it sees no key.
-    ///
-    /// The causal mask is aligned to the last row, so any block of rows is causal again once the keys
-    /// that its last row does not see are cut off.
-    pub fn problem(&self, whole: &Problem) -> Result<Option<Problem>> {
-        let key_len = whole.visible(self.first + self.rows - 1).end;
-        if key_len == 0 {
-            return Ok(None);
-        }
-        let head_dim = whole.shape().head_dim;
-        let shape = Shape { batch: 1, query_heads: 1, kv_heads: 1, query_len: self.rows, key_len, head_dim };
-        let problem = Problem::new(shape)?.with_mask(whole.mask());
-        Ok(Some(problem.with_softmax_scale(whole.softmax_scale())?))
     }
 }
 
@@ -91,23 +76,6 @@ mod tests {
             }
             let share = seen.iter().filter(|seen| **seen).count() as f64 / seen.len() as f64;
             assert!(share * problem.flop() <= 2.1e9 || share < 0.05, "{share} of {problem}");
-        }
-    }
-
-    #[test]
-    fn a_block_of_a_causal_problem_sees_what_its_rows_see() {
-        let shape = Shape { batch: 1, query_heads: 1, kv_heads: 1, query_len: 100, key_len: 70, head_dim: 8 };
-        let whole = Problem::new(shape).unwrap().causal();
-        for first in 0..90 {
-            let block = RowBlock { batch: 0, head: 0, first, rows: 10 };
-            match block.problem(&whole).unwrap() {
-                None => assert!(whole.visible(first + 9).is_empty()),
-                Some(part) => {
-                    for row in 0..10 {
-                        assert_eq!(part.visible(row), whole.visible(first + row));
-                    }
-                }
-            }
         }
     }
 }

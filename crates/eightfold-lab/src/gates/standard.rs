@@ -2,11 +2,12 @@
 
 use super::case::Case;
 use super::thresholds::ReferencePolicy;
+use crate::choice;
 use crate::examine::Candidate;
 use crate::inputs::{Family, Inputs};
 use crate::memory;
-use eightfold::quantize::{Quantizer, SMALL_CODES};
-use eightfold::{Layout, Mask, OutputFormat, Problem, Result, Shape};
+use eightfold::quantize::{Quantizer, small_codes};
+use eightfold::{Fp8Format, Layout, Mask, OutputFormat, Problem, Result, Shape, Window};
 use rayon::prelude::*;
 
 /// How much is checked.
@@ -35,7 +36,7 @@ impl StandardCase {
     /// Generates and quantises the inputs and computes the references.
     pub fn prepare(&self, quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Case> {
         memory::check(&self.problem, 1)?;
-        let inputs = Inputs::generate(self.problem.shape(), self.family, self.seed);
+        let inputs = Inputs::of_problem(&self.problem, self.family, self.seed);
         Case::prepare(&self.problem, &inputs, quantizer, policy)
     }
 }
@@ -43,8 +44,8 @@ impl StandardCase {
 /// How the inputs of a problem are quantised for these candidates: with small codes of Q and K where one of them runs on
 /// a GPU, because the hopper kernel sums such scores in f16, and no other kernel minds.
 pub fn quantizer(problem: &Problem, candidates: &[Candidate]) -> Quantizer {
-    let quantizer = Quantizer::new(problem.input_format());
-    if candidates.iter().any(Candidate::on_gpu) { quantizer.with_largest_code(SMALL_CODES) } else { quantizer }
+    let quantizer = Quantizer::new(problem.value_format());
+    if candidates.iter().any(Candidate::on_gpu) { quantizer.with_largest_code(small_codes(problem)) } else { quantizer }
 }
 
 /// All cases with their references, computed in parallel.
@@ -58,10 +59,15 @@ pub fn prepare_all(cases: &[StandardCase], quantizer: &Quantizer, policy: &Refer
 /// How many inputs a timing's rounds go around.
 const TIMED_INPUTS: u64 = 3;
 
-/// The inputs that a problem is timed on: Gaussian, one set after the other from round to round.
-pub fn timing_cases(problem: &Problem, quantizer: &Quantizer, policy: &ReferencePolicy) -> Result<Vec<Case>> {
-    let cases = (1..=TIMED_INPUTS).map(|seed| StandardCase { problem: *problem, family: Family::Gaussian, seed });
-    prepare_all(&cases.collect::<Vec<_>>(), quantizer, policy)
+/// The inputs that these candidates are timed on: Gaussian, one set after the other from round to round, in the format that each
+/// takes. Those of INT8 come behind the others.
+pub fn timing_cases(problem: &Problem, candidates: &[Candidate], policy: &ReferencePolicy) -> Result<Vec<Case>> {
+    let quantizer = quantizer(problem, candidates);
+    let mut problems: Vec<Problem> = candidates.iter().map(|one| choice::in_format_of(problem, &one.variant)).collect();
+    problems.sort_by_key(|one| one.input_format() == Fp8Format::Int8);
+    problems.dedup();
+    let seeds = |problem| (1..=TIMED_INPUTS).map(move |seed| StandardCase { problem, family: Family::Gaussian, seed });
+    prepare_all(&problems.into_iter().flat_map(seeds).collect::<Vec<_>>(), &quantizer, policy)
 }
 
 /// Shapes of up to this much arithmetic (without a mask) are checked on every family even when time is short: the
@@ -112,6 +118,30 @@ pub fn odd_cases() -> Result<Vec<StandardCase>> {
     Ok(cases.collect())
 }
 
+/// Problems with a window, a softcap, sinks, and V of other channels, alone and together, whose sizes divide nothing either.
+pub fn scored_problems() -> Result<Vec<Problem>> {
+    let problem = |text: &str| text.parse::<Shape>().and_then(Problem::new).map(|problem| problem.with_lse(true));
+    let window = |left, right| Window::new(Some(left), right);
+    Ok(vec![
+        problem("1,4,2,150,150,64")?.causal().with_window(window(63, None)).with_sinks(),
+        problem("1,3,3,70,211,80")?.with_window(window(64, Some(1))),
+        problem("2,4,1,37,300,128")?.with_window(window(1, Some(65))).with_softcap(30.0)?.with_sinks(),
+        problem("1,2,2,200,90,24")?.causal().with_window(window(30, None)).with_sinks(),
+        problem("1,2,1,65,130,192")?.with_value_dim(128)?.causal().with_softcap(50.0)?,
+        problem("1,6,2,1,517,64")?.with_value_dim(72)?.with_window(window(129, Some(0))).with_sinks(),
+        problem("1,2,2,130,99,40")?.with_window(window(7, Some(7))),
+    ])
+}
+
+/// Those problems on inputs with ordinary scores, sharp sinks, and scores far beyond a softcap.
+pub fn scored_cases() -> Result<Vec<StandardCase>> {
+    let cases = scored_problems()?.into_iter().flat_map(|problem| {
+        let beyond = if problem.softcap().is_some() { Family::Huge } else { Family::BiasedValues };
+        [Family::Gaussian, Family::AttentionSink, beyond].map(|family| StandardCase { problem, family, seed: 1 })
+    });
+    Ok(cases.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +169,19 @@ mod tests {
         assert_eq!(families(Thoroughness::Quick), [Family::Gaussian, Family::BiasedValues]);
         assert_eq!(families(Thoroughness::ThreeSeeds), [[Family::Gaussian; 3], [Family::BiasedValues; 3]].concat());
         assert_eq!(families(Thoroughness::Full).len(), 3 * Family::ALL.len());
+    }
+
+    #[test]
+    fn the_scored_problems_have_what_they_say() {
+        let problems = scored_problems().unwrap();
+        let some = |rule: fn(&Problem) -> bool| assert!(problems.iter().any(rule));
+        some(|problem| problem.has_sinks() && problem.visible(0).is_empty());
+        some(|problem| !problem.has_sinks() && problem.visible(0).is_empty());
+        some(|problem| problem.has_sinks() && problem.softcap().is_some() && problem.shape().group() > 1);
+        some(|problem| problem.softcap().is_some() && problem.window() == Window::default());
+        some(|problem| problem.value_dims().head_dim < problem.shape().head_dim);
+        some(|problem| problem.value_dims().head_dim > problem.shape().head_dim && problem.shape().query_len == 1);
+        assert!(problems.iter().all(|problem| problem.lse()));
     }
 
     #[test]

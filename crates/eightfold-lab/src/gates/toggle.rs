@@ -2,8 +2,9 @@
 
 use super::resource::{Compile, restriction};
 use super::{Check, Gate, GateReport, Outcome};
-use eightfold::cuda::compile::Program;
-use eightfold::cuda::{Arch, Config, Specialisation};
+use eightfold::cuda::Arch;
+use eightfold::lab::compile::Program;
+use eightfold::lab::{Config, Specialisation};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -195,8 +196,9 @@ mod tests {
     use super::*;
     use crate::compile::{Compiled, Resources};
     use crate::gates::resource::plain_specialisation;
-    use eightfold::cuda::compile::Cubin;
-    use eightfold::cuda::{hopper, ladder};
+    use crate::kernel::Kernel;
+    use eightfold::lab::compile::Cubin;
+    use eightfold::lab::{hopper, ladder};
     use eightfold::{Error, Mask, Result};
     use std::hash::{DefaultHasher, Hash, Hasher};
     use std::sync::Mutex;
@@ -206,10 +208,13 @@ mod tests {
         names.iter().map(|name| (name.to_string(), ladder::find_stage(name).unwrap().config.into())).collect()
     }
 
-    /// Machine code that depends on every macro but this one.
+    /// Machine code that depends on every setting but this one.
     fn compiled(program: &Program, deaf_to: &str) -> Result<Compiled> {
         let mut hash = DefaultHasher::new();
-        program.defines.iter().filter(|(name, _)| *name != deaf_to).for_each(|define| define.hash(&mut hash));
+        let settings = program.defines.iter().flat_map(|(_, value)| value.split(';'));
+        settings
+            .filter(|setting| !setting.contains(&format!(" {deaf_to} = ")))
+            .for_each(|setting| setting.hash(&mut hash));
         let cubin = Cubin {
             image: Vec::new().into(),
             entry: program.entry.into(),
@@ -261,7 +266,7 @@ mod tests {
     #[test]
     fn a_value_that_does_not_compile_fails_the_proof() {
         let report = prove_with(&["baseline"], &|program, _| {
-            if program.defines.contains(&("EXP_POLYNOMIAL", "1".into())) {
+            if program.defines.iter().any(|(_, value)| value.contains(" EXP_POLYNOMIAL = 1;")) {
                 return Err(Error::invalid("source", "no such thing\nat all", "mend it"));
             }
             compiled(program, "")
@@ -274,8 +279,7 @@ mod tests {
     #[test]
     fn every_knob_of_the_hopper_kernel_is_turned_for_its_own_architecture() {
         let stages = [("fast".to_string(), hopper::find_stage("fast").unwrap().config.into())];
-        let others: Vec<_> =
-            { hopper::others(64, Mask::None).into_iter() }.map(|(name, config)| (name, config.into())).collect();
+        let others: Vec<_> = crate::build::configs(&Kernel::HOPPER.others(64, Mask::None)).unwrap();
         let compile = |program: &Program, arch| {
             assert_eq!(arch, Arch::Sm90a);
             compiled(program, "ORDER")

@@ -74,7 +74,7 @@ pub fn load(path: &Path) -> Result<(PathBuf, Record, Kernel)> {
         Error::invalid(
             "record",
             format!("{} does not measure the stages of a ladder without a mask", file.display()),
-            "give the record of `eightfold` or `eightfold --kernel K`, run without --causal",
+            "give the record of `eightfold ladder` or `eightfold ladder --kernel K`, run without --causal",
         )
     })?;
     Ok((file, record, kernel))
@@ -95,13 +95,14 @@ mod tests {
     use super::*;
     use crate::store::RECORD_FILE;
 
+    /// Kept for tests; what is in `results` comes and goes.
     fn results() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/records")
     }
 
     #[test]
     fn the_newest_record_without_a_mask_is_found_for_each_kernel() {
-        for kernel in [Kernel::Cpu, Kernel::Ladder] {
+        for kernel in [Kernel::CPU, Kernel::LADDER] {
             let found = newest(&[&results(), Path::new("/nowhere")], kernel);
             let (_, record) = found.record.unwrap();
             assert!(found.unreadable.is_empty());
@@ -117,11 +118,11 @@ mod tests {
             std::fs::create_dir(place.path().join(name)).unwrap();
             std::fs::write(place.path().join(name).join(RECORD_FILE), "{}").unwrap();
         }
-        let found = newest(&[place.path(), &results()], Kernel::Cpu);
+        let found = newest(&[place.path(), &results()], Kernel::CPU);
         assert!(found.record.is_some());
         assert_eq!(found.unreadable.len(), 1);
         assert!(found.unreadable[0].to_string().contains("20990101T000000Z-ladder"));
-        assert!(newest(&[place.path()], Kernel::Cpu).record.is_none());
+        assert!(newest(&[place.path()], Kernel::CPU).record.is_none());
     }
 
     #[test]

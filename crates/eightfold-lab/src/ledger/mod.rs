@@ -13,8 +13,7 @@ pub use find::{Comparisons, Found, comparisons, kernel_of, load, newest, runs};
 pub use optimisation::{Optimisation, OptimisationEntry, Tested};
 
 use crate::kernel::Kernel;
-use eightfold::cuda::{hopper, ladder};
-use eightfold::{Error, Result, cpu};
+use eightfold::{Error, Mask, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -119,14 +118,18 @@ pub struct Term {
     pub what: String,
 }
 
+/// The ledger of every kernel.
+const LEDGERS: &[(&str, &str)] = &[
+    ("cpu", include_str!("../../ledger/cpu.toml")),
+    ("ladder", include_str!("../../ledger/ladder.toml")),
+    ("hopper", include_str!("../../ledger/hopper.toml")),
+];
+
 impl Ledger {
     /// The ledger of a kernel's stages.
     pub fn of(kernel: Kernel) -> Self {
-        let text = match kernel {
-            Kernel::Cpu => include_str!("../../ledger/cpu.toml"),
-            Kernel::Ladder => include_str!("../../ledger/ladder.toml"),
-            Kernel::Hopper => include_str!("../../ledger/hopper.toml"),
-        };
+        let name = kernel.to_string();
+        let text = LEDGERS.iter().find(|(of, _)| *of == name).map_or("", |(_, text)| text);
         Ledger::parse(kernel, text).expect("a test parses the embedded files")
     }
 
@@ -154,9 +157,5 @@ impl Ledger {
 
 /// Names of a kernel's stages and what changed in each, in order.
 fn stages(kernel: Kernel) -> Vec<(&'static str, &'static str)> {
-    match kernel {
-        Kernel::Cpu => cpu::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
-        Kernel::Ladder => ladder::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
-        Kernel::Hopper => hopper::STAGES.iter().map(|stage| (stage.name, stage.what)).collect(),
-    }
+    kernel.family().stages(64, Mask::None).iter().map(|stage| (stage.name, stage.what)).collect()
 }

@@ -139,7 +139,7 @@ mod tests {
 
     /// The entry of this name.
     fn named(name: &str) -> OptimisationEntry {
-        Ledger::of(Kernel::Hopper).optimisations.into_iter().find(|entry| entry.name == name).unwrap()
+        Ledger::of(Kernel::HOPPER).optimisations.into_iter().find(|entry| entry.name == name).unwrap()
     }
 
     /// A comparison that measures an optimisation, with variants as records have them: every knob.

@@ -28,8 +28,8 @@ impl Plant {
     }
 }
 
-/// The contestants of a variant: on the CPU one; on a GPU one by graph replay and one by events around single launches.
-/// Runs on cold caches have no replay, whose launches would warm them for each other.
+/// The contestants of a variant: on the CPU one; on a GPU one by graph replay, one by events around single launches, and one
+/// by a replay without overlap where launches may overlap. Runs on cold caches have no replay, whose launches would warm them for each other.
 pub fn contestants<'a>(
     candidate: &Candidate,
     inputs: Rotation<'a>,
@@ -38,21 +38,24 @@ pub fn contestants<'a>(
 ) -> Result<Vec<(Timer, Box<dyn Contestant + 'a>)>> {
     match candidate.variant.on_device() {
         Some(config) => {
-            let both = CudaContestant::both(&candidate.name, &config, inputs)?;
             let mut lanes: Vec<(Timer, Box<dyn Contestant>)> = Vec::new();
-            for one in both {
+            for one in candidate.from_source(|| CudaContestant::of_each_timer(&candidate.name, &config, inputs))? {
                 let timer = one.timer();
                 match (timer, cache) {
-                    (Timer::GraphReplay, Cache::Cold) => {}
                     (Timer::GraphReplay, Cache::Hot) => lanes.push((timer, Box::new(one.planted(plant)))),
                     (_, Cache::Hot) => lanes.push((timer, Box::new(one))),
-                    (_, Cache::Cold) => lanes.push((timer, Box::new(one.planted(plant).on_cold_caches()?))),
+                    (Timer::Event, Cache::Cold) => lanes.push((timer, Box::new(one.planted(plant).on_cold_caches()?))),
+                    (_, Cache::Cold) => {}
                 }
             }
             Ok(lanes)
         }
         None => {
             let contestant = KernelContestant::new(&candidate.name, candidate.variant, inputs)?.planted(plant);
+            let contestant = match candidate.pages {
+                Some(tokens) => contestant.in_pages(tokens)?,
+                None => contestant,
+            };
             let contestant = if cache == Cache::Cold { contestant.on_cold_caches() } else { contestant };
             Ok(vec![(Timer::HostClock, Box::new(contestant))])
         }
@@ -74,8 +77,8 @@ pub fn brief_contestant<'a>(candidate: &Candidate, inputs: Rotation<'a>) -> Resu
     let Some(config) = candidate.variant.on_device() else {
         return contestant(candidate, inputs, Cache::Hot, None).map(|(_, contestant)| contestant);
     };
-    let [by_replay, _] = CudaContestant::both(&candidate.name, &config, inputs)?;
-    Ok(Box::new(by_replay.brief()))
+    let mut each = candidate.from_source(|| CudaContestant::of_each_timer(&candidate.name, &config, inputs))?;
+    Ok(Box::new(each.swap_remove(0).brief()))
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 use super::kernel::verify;
 use super::stopwatch::Stopwatch;
 use super::{Contestant, Plant, Rotation, Timer};
-use eightfold::cuda::driver::{Buffer, Device, Graph, Stream};
-use eightfold::cuda::hopper::TileList;
+use crate::driver::Record as _;
+use crate::driver::{Graph, range};
+use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Arguments, Config, Kernel, Operands, Workspace};
+use eightfold::cuda::{Arguments, Kernel, Operands, Workspace};
+use eightfold::lab::driver::Buffer;
+use eightfold::lab::{Config, TileList};
 use eightfold::{Layout, Output, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,9 +74,9 @@ pub struct CudaContestant<'a> {
 }
 
 impl<'a> CudaContestant<'a> {
-    /// Two contestants for a variant that passed the correctness gate on these inputs: by graph replay, and by events
-    /// around single launches.
-    pub fn both(name: &str, config: &Config, inputs: Rotation<'a>) -> Result<[Self; 2]> {
+    /// The contestants for a variant that passed the correctness gate on these inputs: by graph replay, by events around
+    /// single launches, and, if its launches may overlap, by a replay in which they do not.
+    pub fn of_each_timer(name: &str, config: &Config, inputs: Rotation<'a>) -> Result<Vec<Self>> {
         let device = Device::default()?;
         let stream = device.stream()?;
         let mut tensors = Vec::new();
@@ -95,32 +98,37 @@ impl<'a> CudaContestant<'a> {
             };
             tensors.iter().map(of).collect()
         };
-        let outputs = [DeviceOutput::new(&device, &problem)?, DeviceOutput::new(&device, &problem)?];
-        let [first, second] = [arguments(&outputs[0])?, arguments(&outputs[1])?];
-        let workspace = Workspace::new(&stream, first[0].workspace_bytes())?;
+        let lane = |timer: Timer| -> Result<(Timer, DeviceOutput, Vec<Arguments>)> {
+            let output = DeviceOutput::new(&device, &problem)?;
+            let arguments = arguments(&output)?;
+            Ok((timer, output, arguments))
+        };
+        let mut lanes = vec![lane(Timer::GraphReplay)?, lane(Timer::Event)?];
+        if lanes[0].2[0].may_overlap() {
+            let (timer, output, arguments) = lane(Timer::SeparateReplay)?;
+            lanes.push((timer, output, arguments.into_iter().map(Arguments::without_overlap).collect()));
+        }
+        let workspace = Workspace::new(&stream, lanes[0].2[0].workspace_bytes())?;
         stream.synchronize()?;
         let stopwatch = Stopwatch::new(&stream)?;
         let loaded = Loaded { stopwatch, kernel, workspace, _list: list, _inputs: tensors, stream };
         let loaded = Rc::new(RefCell::new(loaded));
-        let mut each = [(Timer::GraphReplay, first), (Timer::Event, second)].into_iter();
-        Ok(outputs.map(|output| {
-            let (timer, arguments) = each.next().unwrap_or((Timer::Event, Vec::new()));
-            CudaContestant {
-                name: name.into(),
-                inputs: inputs.clone(),
-                current: 0,
-                timer,
-                brief: false,
-                graph_launches: GRAPH_LAUNCHES,
-                graphs: Vec::new(),
-                arguments,
-                output,
-                downloaded: None,
-                loaded: loaded.clone(),
-                plant: None,
-                flush: None,
-            }
-        }))
+        let contestant = |(timer, output, arguments): (Timer, DeviceOutput, Vec<Arguments>)| CudaContestant {
+            name: name.into(),
+            inputs: inputs.clone(),
+            current: 0,
+            timer,
+            brief: false,
+            graph_launches: GRAPH_LAUNCHES,
+            graphs: Vec::new(),
+            arguments,
+            output,
+            downloaded: None,
+            loaded: loaded.clone(),
+            plant: None,
+            flush: None,
+        };
+        Ok(lanes.into_iter().map(contestant).collect())
     }
 
     /// The same with a slowdown.
@@ -150,7 +158,7 @@ impl<'a> CudaContestant<'a> {
     fn launches(&self) -> (usize, usize) {
         let extra = self.plant.map_or(0, |plant| plant.extra_runs);
         match (self.timer, self.plant) {
-            (Timer::GraphReplay, _) => (self.graph_launches + extra, self.graph_launches),
+            (Timer::GraphReplay | Timer::SeparateReplay, _) => (self.graph_launches + extra, self.graph_launches),
             (_, Some(_)) => (Plant::RUNS + extra, Plant::RUNS),
             (_, None) => (1, 1),
         }
@@ -159,6 +167,7 @@ impl<'a> CudaContestant<'a> {
 
 impl Contestant for CudaContestant<'_> {
     fn prepare(&mut self) -> Result<()> {
+        let _range = range("prepare", &self.name);
         let loaded = self.loaded.clone();
         let Loaded { stopwatch, kernel, workspace, stream, .. } = &mut *loaded.borrow_mut();
         // A first launch outside the capture: modules may load lazily, which a capture does not allow.
@@ -170,7 +179,7 @@ impl Contestant for CudaContestant<'_> {
             self.graph_launches = brief_launches(ns);
         }
         let (launches, _) = self.launches();
-        if self.timer == Timer::GraphReplay {
+        if self.timer != Timer::Event {
             self.graphs.clear();
             for arguments in &self.arguments {
                 let graph = stream.capture(&mut || launch(kernel, stream, arguments, workspace, launches))?;
@@ -187,6 +196,7 @@ impl Contestant for CudaContestant<'_> {
 
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         let (launches, counted) = self.launches();
+        let _range = range("launch", &self.name);
         let Loaded { stopwatch, kernel, workspace, stream, .. } = &mut *self.loaded.borrow_mut();
         // Whatever an earlier block left must not count as this one's work.
         self.output.poison(stream)?;
@@ -214,6 +224,7 @@ impl Contestant for CudaContestant<'_> {
     }
 
     fn verify(&mut self) -> Result<()> {
+        let _range = range("verify", &self.name);
         let loaded = self.loaded.borrow();
         let (case, expected_hash) = self.inputs.at(self.current);
         let output = self.downloaded.get_or_insert_with(|| Output::zeros(&case.problem));

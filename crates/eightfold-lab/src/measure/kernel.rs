@@ -3,7 +3,9 @@
 use super::flush::HostFlush;
 use super::{Contestant, Plant, Rotation};
 use crate::gates::{Case, fingerprint};
-use eightfold::{Error, Output, Result, Variant, cpu};
+use crate::paged::Paged;
+use eightfold::lab::{attention_with, cpu};
+use eightfold::{Error, Output, Result, Variant};
 use std::time::Instant;
 
 /// A variant that runs on inputs that change from round to round, and must keep giving the bits that the gate saw, if
@@ -11,6 +13,8 @@ use std::time::Instant;
 pub struct KernelContestant<'a> {
     name: String,
     inputs: Rotation<'a>,
+    /// The inputs in pages, if they are read from there.
+    paged: Vec<Paged>,
     current: usize,
     config: cpu::Config,
     output: Output,
@@ -25,12 +29,20 @@ impl<'a> KernelContestant<'a> {
         Ok(KernelContestant {
             name: name.into(),
             inputs,
+            paged: Vec::new(),
             current: 0,
             config: variant.on_cpu()?,
             output: Output::zeros(&case.problem),
             flush: None,
             plant: None,
         })
+    }
+
+    /// The same that reads K and V from pages of so many tokens, which are filled before anything is timed.
+    pub fn in_pages(self, tokens: usize) -> Result<Self> {
+        let cases = self.inputs.cases();
+        let paged = cases.map(|Case { problem, q, k, v, .. }| Paged::new(problem, q, k, v, tokens));
+        Ok(KernelContestant { paged: paged.collect::<Result<_>>()?, ..self })
     }
 
     /// The same with caches that are emptied before every timed region.
@@ -66,7 +78,10 @@ impl Contestant for KernelContestant<'_> {
                 }
                 let start = Instant::now();
                 for _ in 0..made {
-                    eightfold::attention_with(&self.config, problem, q, k, v, &mut self.output)?;
+                    match self.paged.get(self.current) {
+                        Some(paged) => paged.run(&self.config, &mut self.output)?,
+                        None => attention_with(&self.config, problem, q, k, v, &mut self.output)?,
+                    };
                 }
                 Ok((start.elapsed().as_nanos() / counted as u128).try_into().unwrap_or(u64::MAX))
             })
@@ -78,7 +93,8 @@ impl Contestant for KernelContestant<'_> {
     }
 
     fn verify(&mut self) -> Result<()> {
-        verify(&self.name, &self.output, self.inputs.at(self.current).1)
+        let unpacked = self.paged.get(self.current).map(|paged| paged.unpacked(&self.output));
+        verify(&self.name, unpacked.as_ref().unwrap_or(&self.output), self.inputs.at(self.current).1)
     }
 }
 
@@ -103,8 +119,9 @@ mod tests {
     use super::*;
     use crate::gates::{PlannedVariant, Thresholds, check};
     use crate::inputs::{Family, Inputs};
+    use eightfold::lab::cpu;
     use eightfold::quantize::Quantizer;
-    use eightfold::{Problem, Shape, cpu};
+    use eightfold::{Problem, Shape};
 
     fn case() -> Case {
         case_of(1)

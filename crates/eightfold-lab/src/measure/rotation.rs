@@ -15,10 +15,10 @@ impl<'a> Rotation<'a> {
         Rotation { cases: vec![(case, expected_hash)] }
     }
 
-    /// The inputs among these that are of the first one's kind and that the entry passed its gate on; the first at least.
+    /// The inputs among these that the entry passed its gate on and that are of the first such one's kind; one at least.
     pub fn of(cases: &'a [Case], entry: &Entry) -> Option<Self> {
-        let first = cases.first()?;
         let seen = |case: &Case| entry.cases.iter().find(|report| report.origin == case.origin);
+        let first = cases.iter().find(|case| seen(case).is_some()).or(cases.first())?;
         let hash = |case: &Case| seen(case).filter(|report| report.repeatable).map(|report| report.output_hash);
         let alike = cases.iter().filter(|case| case.family == first.family && case.problem == first.problem);
         let passed: Vec<_> = alike.filter(|case| seen(case).is_some()).map(|case| (case, hash(case))).collect();

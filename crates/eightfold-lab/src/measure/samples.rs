@@ -21,6 +21,9 @@ pub enum Timer {
     HostClock,
     /// Two events around the replay of a graph of launches, divided by their number: device time.
     GraphReplay,
+    /// The same for launches that may overlap in a [`Timer::GraphReplay`], here without: each begins when the one before is
+    /// done.
+    SeparateReplay,
     /// Two events around one launch on an idle device: device time, and what it takes to launch.
     Event,
 }
@@ -70,6 +73,15 @@ impl Samples {
             start = end;
         }
         medians
+    }
+
+    /// Runs of the warm-up that count, because they were so long.
+    pub fn warm_up_us(&self) -> Vec<f64> {
+        let count = match self.rounds.is_empty() {
+            true => 0,
+            false => self.ns.len().saturating_sub(self.rounds.iter().sum()),
+        };
+        self.ns[..count].iter().map(|ns| *ns as f64 / NS_PER_US).collect()
     }
 
     /// The summary; none without samples.

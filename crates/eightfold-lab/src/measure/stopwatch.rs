@@ -1,7 +1,9 @@
 //! Device time between two events.
 
+use crate::driver::Event;
+use crate::driver::Record as _;
 use eightfold::Result;
-use eightfold::cuda::driver::{Event, Stream};
+use eightfold::cuda::driver::Stream;
 
 /// Two events of a stream, used again and again.
 pub(super) struct Stopwatch {

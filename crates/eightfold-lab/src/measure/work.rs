@@ -2,8 +2,11 @@
 
 use super::stopwatch::Stopwatch;
 use super::{Cache, Contestant, GRAPH_LAUNCHES, Timer};
+use crate::driver::Graph;
+use crate::driver::Record as _;
 use eightfold::Result;
-use eightfold::cuda::driver::{Buffer, Device, Graph, Stream};
+use eightfold::cuda::driver::{Device, Stream};
+use eightfold::lab::driver::Buffer;
 
 /// Work for a GPU.
 pub trait Work {
@@ -27,6 +30,8 @@ pub struct WorkContestant {
     /// Larger than the second-level cache: written to empty it.
     flush: Option<Buffer>,
     stream: Stream,
+    /// Launches of a graph.
+    graph_launches: usize,
 }
 
 impl WorkContestant {
@@ -37,7 +42,13 @@ impl WorkContestant {
             Cache::Hot => None,
             Cache::Cold => Some(device.allocate(2 * device.info().l2_bytes)?),
         };
-        Ok(WorkContestant { graph: None, work, stopwatch: Stopwatch::new(&stream)?, flush, stream })
+        let stopwatch = Stopwatch::new(&stream)?;
+        Ok(WorkContestant { graph: None, work, stopwatch, flush, stream, graph_launches: GRAPH_LAUNCHES })
+    }
+
+    /// The same with graphs of this many launches.
+    pub fn with_graph_launches(self, graph_launches: usize) -> Self {
+        WorkContestant { graph_launches, ..self }
     }
 
     /// What times are taken with where caches are in this state.
@@ -51,19 +62,19 @@ impl WorkContestant {
 
 impl Contestant for WorkContestant {
     fn prepare(&mut self) -> Result<()> {
-        let WorkContestant { graph, work, stream, flush, .. } = self;
+        let WorkContestant { graph, work, stream, flush, graph_launches, .. } = self;
         // A first launch outside the capture: modules may load lazily, which a capture does not allow.
         work.launch(stream)?;
         stream.synchronize()?;
         if flush.is_none() {
-            *graph = Some(stream.capture(&mut || (0..GRAPH_LAUNCHES).try_for_each(|_| work.launch(stream)))?);
+            *graph = Some(stream.capture(&mut || (0..*graph_launches).try_for_each(|_| work.launch(stream)))?);
         }
         Ok(())
     }
 
     fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
         let launches = self.launches_per_run() as f64;
-        let WorkContestant { graph, work, stopwatch, flush, stream } = self;
+        let WorkContestant { graph, work, stopwatch, flush, stream, .. } = self;
         work.poison(stream)?;
         stream.synchronize()?;
         (0..iterations)
@@ -83,7 +94,7 @@ impl Contestant for WorkContestant {
     }
 
     fn launches_per_run(&self) -> usize {
-        if self.flush.is_none() { GRAPH_LAUNCHES } else { 1 }
+        if self.flush.is_none() { self.graph_launches } else { 1 }
     }
 
     fn verify(&mut self) -> Result<()> {

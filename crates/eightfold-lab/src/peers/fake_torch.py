@@ -2,13 +2,18 @@
 
 import array
 import contextlib
+import os
+import signal
 import sys
 import types
 
 
 class Tensor:
-    def __init__(self, values):
-        self.values = array.array("f", values)
+    def __init__(self, values, dtype="float32"):
+        self.values, self.dtype = array.array("f", values), dtype
+
+    def to(self, place_or_dtype):
+        return Tensor(self.values, place_or_dtype)
 
     def split(self, counts):
         parts, start = [], 0
@@ -35,7 +40,7 @@ class Tensor:
     def element_size(self):
         return self.values.itemsize
 
-    to = contiguous = float = cpu = lambda self, *_: self
+    contiguous = float = cpu = lambda self, *_: self
 
 
 class Size(list):
@@ -99,6 +104,9 @@ def sdpa_kernel(backend):
 
 
 def attention(q, k, v, is_causal, scale):
+    avoids_crash = "ONEDNN_MAX_CPU_ISA" in os.environ and not globals().get("CRASHES_WITH_SETTING")
+    if q.dtype == globals().get("CRASHES_IN") and not avoids_crash:
+        os.kill(os.getpid(), signal.SIGILL)
     if Backends.active == "CUDNN_ATTENTION":
         raise RuntimeError("No available kernel. Aborting execution.")
     result = Tensor(q.values)
@@ -133,12 +141,16 @@ cuda = types.SimpleNamespace(
     graph=capture,
     Event=Event,
 )
+threads = {}
 names = ["MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"]
 module(
     "torch",
     __version__="0.0-fake",
     float32="float32",
     bfloat16="bfloat16",
+    float16="float16",
+    set_num_threads=lambda count: threads.update(count=count),
+    get_num_threads=lambda: threads["count"],
     uint8="uint8",
     Size=Size,
     equal=lambda a, b: a.values.tobytes() == b.values.tobytes(),

@@ -1,9 +1,8 @@
-//! PyTorch's flash attention on the CPU, in f32 on dequantised inputs.
+//! A process that has PyTorch loaded, and what is said to it.
 
+use super::torch_host::TorchOnHost;
 use super::worker::Worker;
-use crate::gates::{Case, Subject};
-use crate::measure::{Cache, Contestant, flush_bytes};
-use eightfold::{Dims, Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, RunReport, Values};
+use eightfold::{Dims, Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, Values, Window};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::process::Command;
@@ -27,33 +26,60 @@ pub struct Torch {
     scratch: TempDir,
     version: String,
     cuda: Option<String>,
-    threads: usize,
+    launch: Launch,
     /// A hash of the problem and the inputs that are on the GPU.
     pub(super) on_cuda: Option<u64>,
+    /// Those that compute on the CPU, each with a process of its own.
+    on_host: Vec<TorchOnHost>,
+}
+
+/// What starts such a process, and how many threads its kernels run on.
+#[derive(Clone)]
+pub(super) struct Launch {
+    pub python: String,
+    pub script: String,
+    /// A variable of its environment.
+    pub setting: Option<(&'static str, &'static str)>,
+    pub timeout: Duration,
+    pub threads: usize,
 }
 
 impl Torch {
     /// Starts this Python and imports PyTorch in it; kernels will run on that many threads.
     pub fn start(python: &str, threads: usize) -> Result<Self> {
-        Torch::start_with(python, threads, WORKER, TIMEOUT)
+        let (python, script) = (python.into(), WORKER.into());
+        Torch::launch(Launch { python, script, setting: None, timeout: TIMEOUT, threads })
     }
 
-    pub(super) fn start_with(python: &str, threads: usize, script: &str, timeout: Duration) -> Result<Self> {
+    pub(super) fn launch(launch: Launch) -> Result<Self> {
         let no_folder = |error: std::io::Error| {
             Error::unavailable("PyTorch", format!("no temporary folder: {error}"), "set TMPDIR to a writable folder")
         };
         let scratch = tempfile::tempdir().map_err(no_folder)?;
         // Triton reads a kernel's source from its file.
         std::fs::write(scratch.path().join("triton_fp8.py"), TRITON_FP8).map_err(no_folder)?;
-        let mut command = Command::new(python);
-        command.args(["-c", script]).arg(scratch.path());
-        let mut worker = Worker::start("PyTorch", FIX_AT_START, command, timeout)?;
+        let mut command = Command::new(&launch.python);
+        command.args(["-c", &launch.script]).arg(scratch.path()).envs(launch.setting);
+        let mut worker = Worker::start("PyTorch", FIX_AT_START, command, launch.timeout)?;
         let hello = worker.listen()?;
         let version = hello.get("version").and_then(|version| version.as_str());
         let version = version.ok_or_else(|| worker.error("it gave no version".into()))?.to_string();
         let cuda = hello.get("cuda").and_then(|name| name.as_str()).map(str::to_string);
         worker.set_fix(FIX_ONCE_RUNNING);
-        Ok(Torch { worker, scratch, version, cuda, threads, on_cuda: None })
+        Ok(Torch { worker, scratch, version, cuda, launch, on_cuda: None, on_host: Vec::new() })
+    }
+
+    /// PyTorch on the CPU, once for each of its number types.
+    pub fn on_host(&mut self) -> &mut [TorchOnHost] {
+        if self.on_host.is_empty() {
+            self.on_host = TorchOnHost::of_each_dtype(&self.version, &self.launch);
+        }
+        &mut self.on_host
+    }
+
+    /// The signal that ended the process.
+    pub(super) fn signal(&self) -> Option<i32> {
+        self.worker.signal()
     }
 
     /// PyTorch's own version.
@@ -66,24 +92,23 @@ impl Torch {
         self.cuda.as_deref()
     }
 
-    /// What runs, in words.
-    pub fn describe(&self) -> String {
-        format!(
-            "PyTorch {} scaled_dot_product_attention, FLASH_ATTENTION backend, CPU, f32 on dequantised inputs",
-            self.version
-        )
-    }
-
-    /// What it writes its results as.
-    pub const OUTPUT_FORMAT: &str = "f32";
-
-    fn load(&mut self, problem: &Problem, q: &Fp8Tensor, k: &Fp8Tensor, v: &Fp8Tensor) -> Result<()> {
+    /// Hands over the inputs, to be computed on the CPU in numbers of this type.
+    pub(super) fn load(
+        &mut self,
+        dtype: &str,
+        problem: &Problem,
+        q: &Fp8Tensor,
+        k: &Fp8Tensor,
+        v: &Fp8Tensor,
+    ) -> Result<()> {
+        let asked = self.launch.threads;
         let mut request = self.describe_inputs("load", problem, q, k, v)?;
-        request["threads"] = self.threads.into();
+        request["dtype"] = dtype.into();
+        request["threads"] = asked.into();
         let answer = self.worker.ask(&request)?;
         let threads = answer.get("threads").and_then(|threads| threads.as_u64());
-        if threads != Some(self.threads as u64) {
-            return Err(self.worker.error(format!("it runs on {threads:?} threads instead of {}", self.threads)));
+        if threads != Some(asked as u64) {
+            return Err(self.worker.error(format!("it runs on {threads:?} threads instead of {asked}")));
         }
         Ok(())
     }
@@ -101,6 +126,11 @@ impl Torch {
         let bytes = [q, k, v].map(in_f32).concat();
         std::fs::write(&file, bytes)
             .map_err(|error| self.worker.error(format!("its inputs cannot be written: {error}")))?;
+        if problem.softcap().is_some() || problem.has_sinks() {
+            let what = if problem.has_sinks() { "attention sinks" } else { "softcap" };
+            return Err(self.worker.error(format!("it cannot: scaled_dot_product_attention has no {what}")));
+        }
+        let window = problem.window();
         let dims = |tensor: &Fp8Tensor| {
             let dims = tensor.dims();
             [dims.batch, dims.heads, dims.len, dims.head_dim]
@@ -110,12 +140,14 @@ impl Torch {
             "file": file,
             "query_dims": dims(q),
             "key_dims": dims(k),
+            "value_dims": dims(v),
+            "window": (window != Window::default()).then_some([window.left, window.right]),
             "causal": problem.mask() == Mask::Causal,
             "scale": problem.softmax_scale(),
         }))
     }
 
-    fn time(&mut self, iterations: usize, flush_bytes: usize) -> Result<Vec<u64>> {
+    pub(super) fn time(&mut self, iterations: usize, flush_bytes: usize) -> Result<Vec<u64>> {
         let request = json!({"command": "time", "iterations": iterations, "flush_bytes": flush_bytes});
         self.ask_times(&request, iterations)
     }
@@ -143,7 +175,7 @@ impl Torch {
     }
 
     /// The result of the last run, in `[B,H,S,D]` order.
-    fn output(&mut self, count: usize) -> Result<Vec<f32>> {
+    pub(super) fn output(&mut self, count: usize) -> Result<Vec<f32>> {
         self.read_output("output", json!({}), count)
     }
 
@@ -176,7 +208,7 @@ impl Torch {
 
 /// A tensor's values in f32 and `[B,H,S,D]` order, as bytes; a large one's heads on all cores.
 fn in_f32(tensor: &Fp8Tensor) -> Vec<u8> {
-    let Dims { batch, heads, len, head_dim } = tensor.dims();
+    let Dims { batch, heads, len, head_dim, .. } = tensor.dims();
     let mut bytes = vec![0; batch * heads * len * head_dim * size_of::<f32>()];
     let of_heads = bytes.par_chunks_exact_mut(len * head_dim * size_of::<f32>());
     of_heads.enumerate().for_each(|(index, bytes)| {
@@ -188,73 +220,6 @@ fn in_f32(tensor: &Fp8Tensor) -> Vec<u8> {
     bytes
 }
 
-/// PyTorch goes through the same correctness gate as our kernels; it gives no log-sum-exp, and f32 in `[B,H,S,D]`.
-impl Subject for Torch {
-    fn name(&self) -> String {
-        "torch".into()
-    }
-
-    fn run(
-        &mut self,
-        problem: &Problem,
-        q: &Fp8Tensor,
-        k: &Fp8Tensor,
-        v: &Fp8Tensor,
-        output: &mut Output,
-    ) -> Result<RunReport> {
-        let values = self.room_for(problem, output)?;
-        self.load(problem, q, k, v)?;
-        let computed = self.output(values.len())?;
-        values.copy_from_slice(&computed);
-        Ok(RunReport::default())
-    }
-}
-
-/// PyTorch on the inputs of one case.
-pub struct TorchContestant<'a> {
-    torch: &'a mut Torch,
-    case: &'a Case,
-    expected: Vec<f32>,
-    cache: Cache,
-}
-
-impl<'a> TorchContestant<'a> {
-    /// A contestant that passed the correctness gate on this case.
-    pub fn new(torch: &'a mut Torch, case: &'a Case) -> Self {
-        TorchContestant { torch, case, expected: Vec::new(), cache: Cache::Hot }
-    }
-
-    /// The same on caches as they are, or on cold ones.
-    pub fn with_cache(self, cache: Cache) -> Self {
-        TorchContestant { cache, ..self }
-    }
-
-    fn output(&mut self) -> Result<Vec<f32>> {
-        self.torch.output(self.case.problem.shape().query_dims().count())
-    }
-}
-
-impl Contestant for TorchContestant<'_> {
-    fn prepare(&mut self) -> Result<()> {
-        let Case { problem, q, k, v, .. } = self.case;
-        self.torch.load(problem, q, k, v)?;
-        self.expected = self.output()?;
-        Ok(())
-    }
-
-    fn run_block(&mut self, iterations: usize) -> Result<Vec<u64>> {
-        self.torch.time(iterations, if self.cache == Cache::Cold { flush_bytes() } else { 0 })
-    }
-
-    fn verify(&mut self) -> Result<()> {
-        let output = self.output()?;
-        if output.iter().zip(&self.expected).any(|(a, b)| a.to_bits() != b.to_bits()) {
-            return Err(self.torch.worker.error("the timed runs gave another output than the checked one".into()));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
@@ -263,8 +228,12 @@ mod tests {
         start_within(python, script, Duration::from_secs(30))
     }
 
+    fn launch(python: &str, script: &str, timeout: Duration) -> Launch {
+        Launch { python: python.into(), script: script.into(), setting: None, timeout, threads: 1 }
+    }
+
     fn start_within(python: &str, script: &str, timeout: Duration) -> String {
-        match Torch::start_with(python, 1, script, timeout) {
+        match Torch::launch(launch(python, script, timeout)) {
             Ok(_) => "started".into(),
             Err(error) => error.to_string(),
         }
@@ -296,7 +265,7 @@ mod tests {
     /// A stand-in that says hello, loads, and then answers as told.
     fn stand_in(rest: &str) -> Torch {
         let script = format!(r#"echo '{{"version": "0"}}'; read -r load; echo '{{"threads": 1}}'; {rest}"#);
-        Torch::start_with("/bin/sh", 1, &script, Duration::from_secs(30)).unwrap()
+        Torch::launch(launch("/bin/sh", &script, Duration::from_secs(30))).unwrap()
     }
 
     fn loaded(rest: &str) -> Torch {
@@ -305,7 +274,7 @@ mod tests {
         let scales = eightfold::Scales::per_tensor(1.0).unwrap();
         let dims = problem.shape().query_dims();
         let tensor = Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales).unwrap();
-        torch.load(&problem, &tensor, &tensor, &tensor).unwrap();
+        torch.load("float32", &problem, &tensor, &tensor, &tensor).unwrap();
         torch
     }
 
@@ -335,12 +304,12 @@ mod tests {
     #[test]
     fn a_worker_that_ignores_the_thread_count_is_refused() {
         let mut torch = stand_in("");
-        torch.threads = 2;
+        torch.launch.threads = 2;
         let problem = Problem::new(eightfold::Shape::new(1, 1, 1, 8)).unwrap();
         let scales = eightfold::Scales::per_tensor(1.0).unwrap();
         let dims = problem.shape().query_dims();
         let tensor = Fp8Tensor::new(dims, Layout::Bhsd, problem.input_format(), vec![0u8; 8], scales).unwrap();
-        let error = torch.load(&problem, &tensor, &tensor, &tensor).unwrap_err().to_string();
+        let error = torch.load("float32", &problem, &tensor, &tensor, &tensor).unwrap_err().to_string();
         assert!(error.contains("threads instead of 2"), "{error}");
     }
 
@@ -352,7 +321,7 @@ mod tests {
             Ok(output) if output.status.success() => {}
             _ => return,
         }
-        let error = Torch::start_with("python3", 1, &hidden, Duration::from_secs(30)).err().unwrap().to_string();
+        let error = Torch::launch(launch("python3", &hidden, Duration::from_secs(30))).err().unwrap().to_string();
         assert!(error.contains("ModuleNotFoundError"), "{error}");
     }
 }

@@ -25,12 +25,24 @@ pub enum Backend {
     TritonFp8,
     /// cuDNN's FP8 attention, where its frontend for Python is installed.
     CudnnFp8,
+    /// FlashAttention-3 in FP8, where its package is installed.
+    Fa3Fp8,
+    /// SageAttention, where its package is installed: INT8 scores, FP8 weights and values.
+    Sage,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Backend; 6] =
-        [Backend::Math, Backend::Efficient, Backend::Flash, Backend::Cudnn, Backend::TritonFp8, Backend::CudnnFp8];
+    pub const ALL: [Backend; 8] = [
+        Backend::Math,
+        Backend::Efficient,
+        Backend::Flash,
+        Backend::Cudnn,
+        Backend::TritonFp8,
+        Backend::CudnnFp8,
+        Backend::Fa3Fp8,
+        Backend::Sage,
+    ];
 
     /// What tables call it.
     pub fn name(self) -> &'static str {
@@ -41,6 +53,8 @@ impl Backend {
             Backend::Cudnn => "torch-cudnn",
             Backend::TritonFp8 => "triton-fp8",
             Backend::CudnnFp8 => "cudnn-fp8",
+            Backend::Fa3Fp8 => "fa3-fp8",
+            Backend::Sage => "sageattention",
         }
     }
 
@@ -53,6 +67,8 @@ impl Backend {
             Backend::Cudnn => "CUDNN_ATTENTION",
             Backend::TritonFp8 => "TRITON_FP8",
             Backend::CudnnFp8 => "CUDNN_FP8",
+            Backend::Fa3Fp8 => "FA3_FP8",
+            Backend::Sage => "SAGE",
         }
     }
 
@@ -61,9 +77,9 @@ impl Backend {
         if self == Backend::CudnnFp8 { "e4m3" } else { "bf16" }
     }
 
-    /// Whether it rounds inputs and softmax weights to FP8, as our kernels do.
+    /// Whether it computes in numbers of 8 bits, as our kernels do.
     pub fn is_fp8(self) -> bool {
-        matches!(self, Backend::TritonFp8 | Backend::CudnnFp8)
+        matches!(self, Backend::TritonFp8 | Backend::CudnnFp8 | Backend::Fa3Fp8 | Backend::Sage)
     }
 }
 
@@ -72,6 +88,10 @@ impl Torch {
     pub fn describe_cuda(&self, backend: Backend) -> String {
         let version = self.version();
         let device = self.cuda().unwrap_or("no GPU");
+        if backend == Backend::Sage {
+            let how = "bf16 inputs that it quantises in the call: INT8 scores, FP8 values";
+            return format!("sageattention beside PyTorch {version}, {device}, {how}");
+        }
         if backend.is_fp8() {
             let name = backend.name();
             return format!("{name} beside PyTorch {version}, {device}, E4M3 with one scale for each tensor");
@@ -209,7 +229,7 @@ impl Contestant for TorchCudaContestant<'_, '_> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::super::torch::WORKER;
+    use super::super::torch::{Launch, WORKER};
     use super::*;
     use crate::gates::Thresholds;
     use crate::inputs::{Family, Inputs};
@@ -222,7 +242,9 @@ mod tests {
     fn torch() -> Option<Torch> {
         let version = Command::new("python3").arg("--version").output().ok()?;
         let script = format!("{}\n{WORKER}", include_str!("fake_torch.py"));
-        version.status.success().then(|| Torch::start_with("python3", 1, &script, Duration::from_secs(30)).unwrap())
+        let timeout = Duration::from_secs(30);
+        let launch = || Torch::launch(Launch { python: "python3".into(), script, setting: None, timeout, threads: 1 });
+        version.status.success().then(|| launch().unwrap())
     }
 
     fn case() -> Case {
@@ -281,6 +303,10 @@ mod tests {
         };
         let refused = run(Backend::Cudnn).unwrap_err().to_string();
         assert!(refused.contains("RuntimeError: No available kernel"), "{refused}");
+        for (backend, module) in [(Backend::Fa3Fp8, "flash_attn_interface"), (Backend::Sage, "sageattention")] {
+            let absent = run(backend).unwrap_err().to_string();
+            assert!(absent.contains(&format!("not found: this Python has no {module}")), "{absent}");
+        }
         // The stand-in gives back Q.
         let expected: Vec<f32> = q.dequantize().iter().map(|value| *value as f32).collect();
         assert_eq!(run(Backend::Efficient).unwrap(), expected);

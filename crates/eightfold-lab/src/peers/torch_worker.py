@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import json
 import sys
 import time
@@ -20,21 +21,38 @@ except Exception as error:
     sys.exit(0)
 
 
-def read_inputs(file, query_dims, key_dims, causal, scale):
+def read_inputs(file, query_dims, key_dims, value_dims, causal, window, scale):
     """Q, K and V in f32 on the host, and the options that make PyTorch compute the same problem."""
     query_len, key_len = query_dims[2], key_dims[2]
-    if causal and query_len != key_len and query_len != 1:
+    if causal and not window and query_len != key_len and query_len != 1:
         # is_causal aligns the mask to the top left; the problem's is aligned to the bottom right.
         raise ValueError("is_causal means another mask where query and key lengths differ")
     with open(file, "rb") as stream:
         values = torch.frombuffer(bytearray(stream.read()), dtype=torch.float32)
-    counts = [torch.Size(dims).numel() for dims in (query_dims, key_dims, key_dims)]
-    parts = values.split(counts)
-    inputs = [part.view(dims) for part, dims in zip(parts, (query_dims, key_dims, key_dims))]
-    options = {"is_causal": causal and query_len > 1, "scale": scale}
+    sizes = (query_dims, key_dims, value_dims)
+    parts = values.split([torch.Size(dims).numel() for dims in sizes])
+    inputs = [part.view(dims) for part, dims in zip(parts, sizes)]
+    options = {"is_causal": causal and query_len > 1 and not window, "scale": scale}
+    if window:
+        options["attn_mask"] = window_mask(query_len, key_len, causal, *window)
     if query_dims[1] != key_dims[1]:
         options["enable_gqa"] = True
     return inputs, options
+
+
+def window_mask(query_len, key_len, causal, left, right):
+    """Which keys each query sees: no other way to a window is open to all."""
+    own = torch.arange(query_len)[:, None] + (key_len - query_len)
+    ahead = torch.arange(key_len)[None, :] - own
+    right = 0 if causal else right
+    mask = torch.ones(query_len, key_len, dtype=torch.bool)
+    if left is not None:
+        mask &= ahead >= -left
+    if right is not None:
+        mask &= ahead <= right
+    if not mask.any(1).all():
+        raise ValueError("rows without keys are NaN in scaled_dot_product_attention")
+    return mask
 
 
 def write_output(result, file):
@@ -58,9 +76,10 @@ def empty_caches(count, device):
 
 
 class Attention:
-    def load(self, file, query_dims, key_dims, causal, scale, threads):
+    def load(self, threads, dtype, **problem):
         torch.set_num_threads(threads)
-        self.inputs, self.options = read_inputs(file, query_dims, key_dims, causal, scale)
+        inputs, self.options = read_inputs(**problem)
+        self.inputs = [part.to(getattr(torch, dtype)) for part in inputs]
         self.result = None
         return {"threads": torch.get_num_threads()}
 
@@ -81,10 +100,10 @@ class Attention:
         return {"ns": times}
 
     def output(self, file):
-        """Writes the result of the last run, timed or not."""
+        """Writes the result of the last run, timed or not, in f32."""
         if self.result is None:
             self.run()
-        write_output(self.result, file)
+        write_output(self.result.float(), file)
         return {}
 
 
@@ -95,17 +114,17 @@ LONGEST_LAUNCH_MS = 15
 class CudaAttention:
     """Several backends on the same inputs, each with a captured graph, so that they can take turns."""
 
-    def load(self, file, query_dims, key_dims, causal, scale):
+    def load(self, **problem):
         # The graphs of the inputs before hold their memory.
         self.backends = {}
-        inputs, self.options = read_inputs(file, query_dims, key_dims, causal, scale)
+        inputs, self.options = read_inputs(**problem)
         self.inputs = [part.to("cuda") for part in inputs]
         torch.cuda.synchronize()
         return {}
 
     def prepare(self, backend, launches):
         if backend not in self.backends:
-            make = {"TRITON_FP8": TritonFp8, "CUDNN_FP8": CudnnFp8}.get(backend)
+            make = {"TRITON_FP8": TritonFp8, "CUDNN_FP8": CudnnFp8, "FA3_FP8": Fa3Fp8, "SAGE": Sage}.get(backend)
             kernel = make(self.inputs, self.options) if make else Sdpa(backend, self.inputs, self.options)
             self.backends[backend] = Captured(kernel, launches)
         return {}
@@ -138,6 +157,9 @@ class CudaAttention:
 
 class Kernel:
     """What a peer must give: a context, a launch (`attend`), and what is done to its result."""
+
+    # Whether its launches go to the stream that is captured.
+    capturable = True
 
     def context(self):
         return torch.inference_mode()
@@ -259,6 +281,50 @@ class CudnnFp8(Fp8Kernel):
         return result.float() / self.output_scale
 
 
+def found(module):
+    """The module of a package that may not be there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeError(f"not found: this Python has no {module} ({error})") from None
+
+
+class Fa3Fp8(Fp8Kernel):
+    """FlashAttention-3, whose tensors have heads behind rows."""
+
+    def __init__(self, inputs, options):
+        flash = found("flash_attn_interface")
+        super().__init__(inputs, options)
+        q, k, v = (part.transpose(1, 2).contiguous() for part in self.tensors)
+        batch, heads = self.tensors[0].shape[:2]
+        scales = [torch.full((batch, heads), scale, device="cuda") for scale in self.scales]
+        names = dict(zip(("q_descale", "k_descale", "v_descale"), scales))
+
+        def launch():
+            result = flash.flash_attn_func(q, k, v, softmax_scale=self.scale, causal=self.causal, **names)
+            return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
+
+        self.launch = launch
+
+
+class Sage(Kernel):
+    """SageAttention, which quantises bf16 inputs in the call, as its users have it do."""
+
+    # Some of its kernels go to the default stream, whichever is current.
+    capturable = False
+
+    def __init__(self, inputs, options):
+        self.sage = found("sageattention")
+        q, k, _ = inputs
+        if q.shape != k.shape:
+            raise ValueError("asked for as many queries as keys, and as many heads, alone")
+        self.inputs = [part.to(torch.bfloat16) for part in inputs]
+        self.options = {"is_causal": options["is_causal"], "sm_scale": options["scale"], "tensor_layout": "HND"}
+
+    def attend(self):
+        return self.sage.sageattn(*self.inputs, **self.options)
+
+
 def to_fp8(values):
     """E4M3 with one scale. Values that are FP8 numbers already, of a scale that is near, stay what they are."""
     largest = values.abs().max()
@@ -289,12 +355,19 @@ class Captured:
             milliseconds = between_events(self.keep_result) / 1e6
         if milliseconds > LONGEST_LAUNCH_MS:
             raise RuntimeError(f"a launch takes {milliseconds:.0f} ms, too long to take turns with the others")
-        self.graph = torch.cuda.CUDAGraph()
-        with kernel.context(), torch.cuda.graph(self.graph):
-            for _ in range(launches):
-                self.graph_result = kernel.attend()
-        self.graph.replay()
+        if kernel.capturable:
+            graph = torch.cuda.CUDAGraph()
+            with kernel.context(), torch.cuda.graph(graph):
+                self.attend_all()
+            self.replay_all = graph.replay
+        else:
+            self.replay_all = self.attend_all
+        self.replay_all()
         torch.cuda.synchronize()
+
+    def attend_all(self):
+        for _ in range(self.launches):
+            self.graph_result = self.kernel.attend()
 
     def result_of(self, timer):
         return self.graph_result if timer == "graph_replay" else self.result
@@ -305,7 +378,8 @@ class Captured:
             # Whatever an earlier block left must not count as this one's work.
             self.kernel.poison(self.graph_result)
         torch.cuda.synchronize()
-        return [round(between_events(self.graph.replay) / self.launches) for _ in range(iterations)]
+        with self.kernel.context():
+            return [round(between_events(self.replay_all) / self.launches) for _ in range(iterations)]
 
     def launch(self, iterations, flush_bytes):
         """Nanoseconds of single launches, each on an idle device."""

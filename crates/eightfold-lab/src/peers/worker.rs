@@ -1,9 +1,10 @@
 //! Another process that answers JSON lines, and whatever may go wrong with it.
 
+use crate::exit;
 use eightfold::{Error, Result};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(crate) struct Worker {
     requests: ChildStdin,
     answers: Receiver<std::io::Result<String>>,
     complaints: Option<JoinHandle<String>>,
+    /// How it ended by itself.
+    ended: Option<ExitStatus>,
     timeout: Duration,
 }
 
@@ -48,6 +51,7 @@ impl Worker {
             requests,
             answers,
             complaints: Some(complaints),
+            ended: None,
             timeout,
         })
     }
@@ -76,10 +80,14 @@ impl Worker {
                 return Err(self.failed(format!("no answer within {seconds} s")));
             }
             Err(RecvTimeoutError::Disconnected) => {
+                self.ended = self.wait_a_moment();
                 self.stop();
+                let how = self.signal().map_or("it ended early".into(), |signal| {
+                    format!("it was ended by {}", exit::signal_in_words(signal))
+                });
                 let last = self.complaints.take().and_then(|thread| thread.join().ok());
                 let said = last.filter(|line| !line.is_empty()).map(|line| format!(": {line}"));
-                return Err(self.failed(format!("it ended early{}", said.unwrap_or_default())));
+                return Err(self.error(how + &said.unwrap_or_default()));
             }
         };
         let answer = serde_json::from_str::<Value>(&line).ok().filter(Value::is_object);
@@ -99,6 +107,22 @@ impl Worker {
     /// The error that says this about the worker.
     pub fn error(&self, reason: String) -> Error {
         Error::unavailable(&self.name, reason, &self.fix)
+    }
+
+    /// The signal that ended it, if it was one and none of ours.
+    pub fn signal(&self) -> Option<i32> {
+        self.ended.as_ref().and_then(exit::signal)
+    }
+
+    /// One that closed its output is about to end.
+    fn wait_a_moment(&mut self) -> Option<ExitStatus> {
+        for _ in 0..200 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
     }
 
     /// After this, question and answer may be out of step, so the process goes.
@@ -186,6 +210,16 @@ mod tests {
             complaint("read -r a; echo first >&2; echo last words >&2; exit 3").contains("it ended early: last words")
         );
         assert!(complaint("exit 0").contains("it ended early"));
+    }
+
+    #[test]
+    fn a_signal_that_ended_it_is_told_and_an_exit_is_none() {
+        let mut worker = shell("read -r a; kill -ILL $$");
+        let error = worker.ask(&json!(1)).unwrap_err().to_string();
+        assert!(error.contains("it was ended by signal 4 (illegal instruction)"), "{error}");
+        assert_eq!(worker.signal(), Some(4));
+        let mut worker = shell("read -r a; exit 4");
+        assert!(worker.ask(&json!(1)).is_err() && worker.signal().is_none());
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::kernel::recorded;
 use crate::numbers::{self, NONE};
 use crate::provenance::Gpu;
 use crate::record::{Entry, Group, Record};
-use eightfold::cuda::Config;
-use eightfold::cuda::hopper::{Keys, SplitKeys};
+use eightfold::lab::Config;
+use eightfold::lab::hopper::{Keys, SplitKeys};
 
 /// What the first contestant of a problem took, and what is known about why.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,13 +41,20 @@ impl<'a> Account<'a> {
         "bound by",
     ];
 
+    /// How many cells come before those that a profile fills.
+    pub const COUNTED_FROM: usize = 5;
+
     /// Of a group of this record, with the last of the profiles that is of the same kernel on the same problem and device;
     /// none where nothing was timed on a GPU whose rates are known.
     pub fn of(record: &'a Record, group: &'a Group, profiles: impl IntoIterator<Item = &'a Record>) -> Option<Self> {
         let entry = group.entries.first().filter(|entry| !entry.peer)?;
         let gpu = record.provenance.gpu.as_ref()?;
         let on_it = |other: &&Record| other.provenance.gpu.as_ref().is_some_and(|other| other.name == gpu.name);
-        let of_it = |other: &&Entry| other.implementation == entry.implementation;
+        // A profile may be older, and name knobs that are gone.
+        let of_it = |other: &&Entry| match (recorded(&other.implementation), recorded(&entry.implementation)) {
+            (Ok(other), Ok(own)) => other == own,
+            _ => other.implementation == entry.implementation,
+        };
         let groups = profiles.into_iter().filter(on_it).flat_map(|profiles| &profiles.groups);
         let entries = groups.filter(|other| other.problem == group.problem).flat_map(|other| &other.entries);
         let profiled = entries.filter(of_it).filter_map(|entry| entry.profile.as_ref()).last();

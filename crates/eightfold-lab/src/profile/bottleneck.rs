@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_ledger_is_held_against_its_own_machine_and_shape_alone() {
-        let variant = crate::kernel::Kernel::Ladder.stages(64, eightfold::Mask::None).pop().unwrap().variant;
+        let variant = crate::kernel::Kernel::LADDER.stages(64, eightfold::Mask::None).pop().unwrap().variant;
         let words = |shape, gpu: &str| {
             let mut provenance = Provenance::capture(1);
             provenance.gpu = Some(crate::provenance::Gpu { name: gpu.into(), ..Default::default() });

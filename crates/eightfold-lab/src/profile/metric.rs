@@ -1,7 +1,8 @@
 //! The metrics that are collected, by the profiler's names.
 
 use crate::numbers;
-use eightfold::{Error, Result, suggest};
+use eightfold::lab::suggest;
+use eightfold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 

@@ -19,7 +19,7 @@ pub use account::Account;
 pub use bottleneck::{Bottleneck, stall_words};
 pub use csv::parse;
 pub use difference::{Change, difference, pairs};
-pub use gate::{GATE_DRAM_BELOW_PERCENT, GATE_TENSOR_LEAST_PERCENT, check, claims_compute_bound};
+pub use gate::{Claims, check, claims_compute_bound};
 pub use metric::{Metric, Unit};
 pub use ncu::{Ncu, Target};
 pub use position::Position;

@@ -3,14 +3,14 @@
 use super::bottleneck::{Bottleneck, floor_words};
 use super::csv::STALL;
 use super::metric::base;
-use super::{Metric, Position, Profiled, check, claims_compute_bound, parse};
+use super::{Claims, Metric, Position, Profiled, check, claims_compute_bound, parse};
 use crate::bound::Peaks;
-use crate::gates::Outcome;
 use crate::gates::resource::plain_specialisation;
+use crate::gates::{Outcome, ProfilePolicy};
 use crate::measure::Cache;
 use crate::record::{Entry, Group, Record};
 use crate::store::RECORD_FILE;
-use eightfold::cuda::Config;
+use eightfold::lab::Config;
 use eightfold::{Error, Mask, Problem, Result, Variant};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,6 +40,10 @@ pub struct Target<'a> {
     pub problem: Problem,
     /// Where the inputs are when the launch begins.
     pub cache: Cache,
+    /// The limits of the profile gate.
+    pub policy: ProfilePolicy,
+    /// Whether bank conflicts are a fault, and no mere finding.
+    pub conflict_free: bool,
 }
 
 /// The gate runs a kernel twice: the first launch, which loads code, is let pass.
@@ -97,13 +101,15 @@ impl Ncu {
         let variant = Variant::from(target.config);
         let floor = match target.problem.mask() {
             Mask::None => floor_words(&variant, target.shape, head_dim, profile.time_us()?, &record.provenance),
-            Mask::Causal => None,
+            _ => None,
         };
         let position = match record.provenance.gpu.as_ref().and_then(Peaks::of_gpu) {
             Some(peaks) => Position::of(profile, target.problem.flop(), &peaks)?,
             None => None,
         };
-        entry.gates.push(check(profile, claims_compute_bound(&variant, target.shape, &target.problem))?);
+        let compute_bound = claims_compute_bound(&variant, target.shape, &target.problem);
+        let claims = Claims { compute_bound, conflict_free: target.conflict_free };
+        entry.gates.push(check(profile, &target.policy, claims)?);
         entry.profile = Some(Profiled {
             bottleneck: Bottleneck::of(profile, floor.as_deref())?,
             position,
@@ -150,8 +156,8 @@ impl Target<'_> {
         let mut line: Vec<OsString> = ["run", "--variant", &variant, "--shape", self.shape].map(Into::into).into();
         line.extend(["--families", "gaussian", "--seeds", "1"].map(Into::into));
         line.extend((self.problem.mask() == Mask::Causal).then(|| "--causal".into()));
-        line.extend(["--output".into(), self.problem.output_format().to_string().into(), "--no-lse".into()]);
-        line.extend(["--out".into(), folder.into()]);
+        line.extend(["--dtype".into(), self.problem.output_format().to_string().into(), "--no-lse".into()]);
+        line.extend(["--records".into(), folder.into()]);
         line.extend(self.arguments.iter().cloned());
         line
     }
@@ -283,6 +289,8 @@ mod tests {
             shape: "mission",
             problem: problem.with_output_format(OutputFormat::Bf16),
             cache,
+            policy: crate::gates::Thresholds::embedded().profile,
+            conflict_free: false,
         }
     }
 
@@ -324,6 +332,6 @@ mod tests {
         let line = line.join(" ");
         let variant = Variant::from(target.config);
         assert!(line.starts_with(&format!("run --variant {variant} --shape mission --families")), "{line}");
-        assert!(line.ends_with("--seeds 1 --causal --output bf16 --no-lse --out o --nvrtc x"), "{line}");
+        assert!(line.ends_with("--seeds 1 --causal --dtype bf16 --no-lse --records o --nvrtc x"), "{line}");
     }
 }

@@ -69,13 +69,11 @@ pub fn svg(label: &str, height: f64, content: Markup) -> Markup {
     html! { svg role="img" aria-label=(label) viewBox=(view) { (content) } }
 }
 
-/// A chart, what it shows, and the same as a table beside it.
+/// A chart, what it shows, and its numbers as a table that is folded away.
 pub fn figure(caption: Markup, chart: Markup, table: Markup) -> Markup {
     html! {
-        div .beside {
-            figure { (chart) figcaption { (caption) } }
-            (table)
-        }
+        figure { (chart) figcaption { (caption) } }
+        details .numbers { summary { "Numbers" } (table) }
     }
 }
 

@@ -78,14 +78,14 @@ pub fn render(group: &Group) -> Option<Markup> {
             path class={ "area " (row.class()) } d=(outline(&bins, chart::middle(index) + chart::ROW / 2.0 - 1.0)) {}
             @if beyond > 0 {
                 text .value x=(chart::number(chart::WIDTH)) y=(chart::number(chart::middle(index) + 4.5)) {
-                    (numbers::whole(beyond)) " beyond"
+                    (numbers::whole(beyond)) " outside"
                 }
             }
         }
     };
     let caption = html! {
         "How often a run took this long, relative to the contestant's own median. Heights are relative to each row's "
-        "highest bin; “beyond” counts the runs outside the axis."
+        "highest bin. “outside” counts the runs that the axis does not reach."
     };
     let drawing =
         chart::rows(&label, spreads.len(), &scale, numbers::signed_percent, "difference from the median", body);
@@ -121,7 +121,7 @@ fn runs(spreads: &[Spread]) -> Markup {
     let mut columns = vec![table::words("contestant"), table::numbers("runs"), table::numbers("rounds")];
     columns.extend(["min", "mean", "p90", "std / mean"].map(table::numbers));
     let launched = spreads.iter().any(|spread| spread.entry.launch_timing.is_some());
-    columns.extend(launched.then(|| table::numbers("one launch")));
+    columns.extend(launched.then(|| table::numbers("single launch")));
     let rows = spreads.iter().filter_map(|spread| {
         let timing = spread.entry.timing.as_ref()?;
         let summary = timing.summary;

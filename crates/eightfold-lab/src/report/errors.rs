@@ -48,10 +48,11 @@ pub fn render(group: &Group) -> Option<Markup> {
         return None;
     }
     Some(html! {
-        div .beside.even {
-            @for chart in [sources(group, &worst), bias(group, &worst)].into_iter().flatten() { (chart) }
+        @if let Some(chart) = sources(group, &worst) { (chart) }
+        details .numbers { summary { "Bias, and numbers" }
+            @if let Some(chart) = bias(group, &worst) { (chart) }
+            (table(&worst))
         }
-        (table(&worst))
     })
 }
 
@@ -66,7 +67,7 @@ fn sources(group: &Group, worst: &[Worst]) -> Option<Markup> {
     let label = format!("Kernel error and quantiser error of each contestant on {}", words::title(group));
     let caption = html! {
         "Relative L2 error in the case where each contestant's own error is largest. "
-        span .key.ours { "kernel" } " (against attention on the dequantised inputs; written at the end), "
+        span .key.ours { "kernel" } " (against attention on the dequantised inputs; the number at the right), "
         span .key.hollow { "quantiser" } " (what FP8 inputs alone cost), "
         span .key.limit { "declared tolerance" } " of the kernel."
     };
@@ -85,7 +86,7 @@ fn bias(group: &Group, worst: &[Worst]) -> Option<Markup> {
     let label = format!("Bias and deviation of each contestant's own error on {}", words::title(group));
     let caption = html! {
         "The same kernel error taken apart; the squares of both parts add up to its square. "
-        span .key.ours { "bias" } " (size of the mean error, which averaging does not remove; written at the end), "
+        span .key.ours { "bias" } " (size of the mean error, which averaging does not remove; the number at the right), "
         span .key.hollow { "deviation" } " around it."
     };
     let marks = |worst: &Worst| {

@@ -6,6 +6,7 @@ use super::table;
 use super::words;
 use crate::evolve::{EliteMember, Evolution, Insight, Operator, Trial, failures};
 use crate::numbers;
+use crate::verdict::SpeedUp;
 use maud::{Markup, html};
 
 const HEIGHT: f64 = 300.0;
@@ -15,6 +16,9 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 240.0;
 /// Where candidates are drawn that have no time.
 const FAILED: f64 = 250.0;
+
+/// The lowest speed-up on the axis.
+const LOWEST: f64 = 0.8;
 
 /// Insights that are listed.
 const INSIGHTS: usize = 12;
@@ -26,13 +30,18 @@ pub fn render(evolution: &Evolution) -> Markup {
     let failed = if failed.is_empty() { "none failed".into() } else { failed.join(", ") };
     html! {
         section .group {
-            h3 { "The search: " (evolution.kernel) " on " (evolution.problem.title(&evolution.shape)) }
+            h3 {
+                "The search: " (evolution.kernel) " on " (evolution.problem.title(&evolution.shape))
+                @for more in &evolution.more { " and " (more.problem.title(&more.shape)) }
+            }
             p .aside {
                 (numbers::counted(evolution.points, "legal setting", "legal settings")) " of " (numbers::whole(evolution.settings))
                 @if !evolution.restriction.is_empty() { ", restricted to " (evolution.restriction) }
                 "; policy " (evolution.policy.to_string()) ", seed " (evolution.seed) "; "
                 (numbers::counted(evolution.spent.trials, "trial", "trials")) " in " (format!("{:.0}", evolution.spent.wall_s))
-                " s on " (evolution.device) @if evolution.replayed { " (replayed)" } "; " (failed) "; ended because "
+                " s on " (evolution.device)
+                @if evolution.on_simulator { ", where steps are counted: a ratio is one of steps, not of time" }
+                @if evolution.replayed { " (replayed)" } "; " (failed) "; ended because "
                 (evolution.ended) "."
             }
             @if let Some(picture) = convergence(evolution) { h4 { "Convergence" } (picture) }
@@ -45,9 +54,11 @@ pub fn render(evolution: &Evolution) -> Markup {
 /// Every candidate with a time, and the best so far; none where nothing was timed.
 fn convergence(evolution: &Evolution) -> Option<Markup> {
     let speed_ups = || evolution.trials.iter().filter_map(|trial| trial.fate.speed_up());
-    // From zero: what matters is near the top, and how far below it the others are.
+    // What matters is near the baseline and above it. How far below the others are does not.
     let best = speed_ups().reduce(f64::max)?;
-    let up = Scale::Linear { from: 0.0, to: 1.05 * best.max(1.0) };
+    let highest = validated(evolution).map_or(best, |found| best.max(found.upper));
+    let up = Scale::Linear { from: LOWEST, to: 1.05 * highest.max(1.0) };
+    let below = speed_ups().filter(|speed_up| *speed_up < LOWEST).count();
     let across = Scale::Linear { from: 0.0, to: evolution.trials.len().max(2) as f64 - 1.0 };
     let x = |trial: usize| LEFT + (RIGHT - LEFT) * across.position(trial as f64);
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * up.position(value);
@@ -66,6 +77,10 @@ fn convergence(evolution: &Evolution) -> Option<Markup> {
         line .median x1=(number(LEFT)) x2=(number(RIGHT)) y1=(number(y(1.0))) y2=(number(y(1.0))) {}
         @for trial in &evolution.trials {
             @match trial.fate.speed_up() {
+                Some(speed_up) if speed_up < LOWEST => line .below x1=(number(x(trial.index))) x2=(number(x(trial.index)))
+                    y1=(number(BOTTOM - 5.0)) y2=(number(BOTTOM)) {
+                    title { "trial " (trial.index) ": " (trial.fate.to_string()) " " (trial.variant) }
+                },
                 Some(speed_up) => circle class=(class(trial)) r="3" cx=(number(x(trial.index))) cy=(number(y(speed_up))) {
                     title { "trial " (trial.index) ", " (trial.origin.operator.to_string()) ": " (trial.fate.to_string()) " " (trial.variant) }
                 },
@@ -75,22 +90,50 @@ fn convergence(evolution: &Evolution) -> Option<Markup> {
             }
         }
         @if let Some(path) = best_line(evolution, &x, &y) { path .best d=(path) {} }
+        @if let Some(found) = validated(evolution) {
+            @let at = RIGHT + 6.0;
+            line .validated x1=(number(LEFT)) x2=(number(at)) y1=(number(y(found.ratio))) y2=(number(y(found.ratio))) {}
+            line .whisker x1=(number(at)) x2=(number(at)) y1=(number(y(found.lower))) y2=(number(y(found.upper))) {}
+            text .value.strong x=(number(RIGHT)) y=(number(y(found.ratio) - 5.0)) { "validated: " (numbers::ratio(found.ratio)) }
+        }
         line .axis x1=(number(LEFT)) x2=(number(RIGHT)) y1=(number(BOTTOM)) y2=(number(BOTTOM)) {}
         text .axis-title x=(number((LEFT + RIGHT) / 2.0)) y=(number(BOTTOM + 46.0)) {
             "trial; upwards: speed-up over the baseline"
         }
     };
     let label = format!(
-        "Speed-up of every candidate over the course of the search, and the best so far, which ends at {} after {}",
+        "Speed-up of every candidate over the course of the search. The best of {} looked {} as fast as the baseline{}",
+        numbers::counted(evolution.trials.len(), "trial", "trials"),
         numbers::ratio(best),
-        numbers::counted(evolution.trials.len(), "trial", "trials")
+        validated(evolution)
+            .map_or(String::new(), |found| format!(", validation found {}", numbers::ratio(found.ratio)))
     );
     let caption = html! {
         span .key.ours { "mutations and crossovers" } " " span .key.peer { "samples and the baseline" } " "
-        span .key.limit { "failed" } ". The line is the best so far; dashed, the baseline itself. The search's own times are "
-        "short: what counts is the validation beside it, with many runs on fresh inputs."
+        span .key.limit { "failed" } ". The thin line is the best so far by the search’s own short times. The thick line is the "
+        "gain that validation found, with many runs on fresh inputs, and its 95 % interval: that is what counts. Dashed: the "
+        "baseline."
+        @if below > 0 { " " (numbers::whole(below)) " slower than " (chart::plain(LOWEST)) "× are marks at the bottom." }
     };
-    Some(chart::figure(caption, chart::svg(&label, HEIGHT, content), elite(evolution)))
+    // The result is not folded away.
+    Some(html! {
+        figure { (chart::svg(&label, HEIGHT, content)) figcaption { (caption) } }
+        (elite(evolution))
+    })
+}
+
+/// The best gain that validation found; none where nothing but the baseline was validated.
+fn validated(evolution: &Evolution) -> Option<SpeedUp> {
+    let found = evolution.elite.iter().filter_map(|member| member.validated);
+    found.max_by(|a, b| a.ratio.total_cmp(&b.ratio))
+}
+
+/// The knobs of a variant that the baseline has not.
+fn difference(variant: &str, baseline: &str) -> String {
+    let knobs = |text: &str| -> Vec<String> { text.split([':', ',']).map(String::from).collect() };
+    let of_baseline = knobs(baseline);
+    let other: Vec<String> = knobs(variant).into_iter().filter(|knob| !of_baseline.contains(knob)).collect();
+    if other.is_empty() { "the baseline".into() } else { other.join(", ") }
 }
 
 fn class(trial: &Trial) -> &'static str {
@@ -118,26 +161,27 @@ fn best_line(evolution: &Evolution, x: &dyn Fn(usize) -> f64, y: &dyn Fn(f64) ->
 
 fn elite(evolution: &Evolution) -> Markup {
     let columns = [
-        table::words("trial"),
-        table::numbers("searched"),
+        table::words("knobs that differ from the baseline"),
         table::numbers("validated"),
         table::numbers("95 % interval"),
         table::words("verdict"),
-        table::words("variant"),
+        table::numbers("in the search"),
+        table::numbers("trial"),
     ];
     let row = |member: &EliteMember| {
-        let EliteMember { variant, trial, searched, validated, outcome, summary } = member;
+        let EliteMember { variant, source, trial, searched, validated, outcome, summary, .. } = member;
+        let source = source.as_ref().map(|source| format!(", source {}", &source[..8.min(source.len())]));
         vec![
-            table::text(trial.to_string()),
-            table::text(numbers::ratio(*searched)),
+            table::text(difference(variant, &evolution.baseline) + &source.unwrap_or_default()),
             table::optional(*validated, |found| numbers::ratio(found.ratio)),
             table::optional(*validated, |found| format!("{:.3} to {:.3}", found.lower, found.upper)),
             outcome.map_or_else(|| table::text(summary), words::badge),
-            table::text(variant),
+            table::text(numbers::ratio(*searched)),
+            table::text(trial.to_string()),
         ]
     };
     let rows = evolution.elite.iter().map(row).collect();
-    table::render(&format!("The elite against {}", evolution.baseline), &columns, rows)
+    table::render(&format!("The best, against {}", evolution.baseline), &columns, rows)
 }
 
 fn insights(evolution: &Evolution) -> Markup {
@@ -163,4 +207,15 @@ fn insights(evolution: &Evolution) -> Markup {
     };
     let rows = evolution.insights.iter().take(INSIGHTS).map(row).collect();
     table::render("Insights: what was learned, and how often following it helped", &columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_from_the_baseline_is_shown() {
+        assert_eq!(difference("cpu:exp=poly,tile_keys=512", "cpu:exp=poly,tile_keys=256"), "tile_keys=512");
+        assert_eq!(difference("cpu:exp=poly", "cpu:exp=poly"), "the baseline");
+    }
 }

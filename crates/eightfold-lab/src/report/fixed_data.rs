@@ -84,6 +84,8 @@ fn case(origin: &str, relative_l2: f64) -> CaseReport {
         output_hash: 0,
         repeatable: true,
         rows_compared: 8,
+        unit: 1.0,
+        judged_by: String::new(),
         checks: vec![Check::at_most("kernel relative_l2", relative_l2, 5e-4)],
     }
 }
@@ -151,7 +153,7 @@ pub fn evolution() -> Source {
     let trial = |index, variant: &str, operator, fate| Trial {
         index,
         variant: variant.into(),
-        origin: Origin { operator, used: Vec::new(), parents: Vec::new(), insight: None, source: None },
+        origin: Origin::of(operator),
         fate,
         evidence: Evidence::default(),
         device_s: 0.5,
@@ -161,10 +163,12 @@ pub fn evolution() -> Source {
     let member = |trial, variant: &str, validated, outcome| EliteMember {
         trial,
         variant: variant.into(),
+        source: None,
         searched: 1.1,
         validated,
         outcome,
         summary: "it is the baseline".into(),
+        faster_on: Vec::new(),
     };
     let found = SpeedUp { ratio: 1.08, lower: 1.07, upper: 1.1, rounds: 60 };
     let mut source = source(Kind::Evolve, Vec::new());
@@ -175,6 +179,9 @@ pub fn evolution() -> Source {
         shape: "mission".into(),
         problem: (&problem).into(),
         baseline: "cpu:tile_keys=256".into(),
+        more: Vec::new(),
+        accuracy: None,
+        on_simulator: false,
         seed: 8,
         policy: Policy::Elite,
         restriction: "exp=poly".into(),

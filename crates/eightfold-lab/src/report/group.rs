@@ -1,38 +1,41 @@
 //! One problem: its times, their spread, the errors, the resources, and what needs words.
 
-use super::{distributions, errors, ladder, profile, resources, words};
+use super::{distributions, errors, ladder, profile, words};
 use crate::gates::{Gate, GateReport, Outcome};
 use crate::numbers;
 use crate::record::{Group, Kind};
 use maud::{Markup, html};
 
-/// The section of one group.
-pub fn render(group: &Group, kind: Kind) -> Markup {
+/// The section of one group, which folds.
+pub fn render(group: &Group, kind: Kind, open: bool) -> Markup {
     let times = match kind {
-        Kind::Ladder => "The ladder",
+        Kind::Ladder => "Stages",
         _ => "Times",
     };
-    let parts = [
-        (times, ladder::render(group)),
-        ("Timing distributions", distributions::render(group)),
-        ("Error decomposition", errors::render(group)),
-        ("Profile", profile::render(group)),
-        ("Resources", resources::of_group(group)),
-    ];
     html! {
-        section .group {
-            h3 { (words::title(group)) }
+        details .group open[open] {
+            summary { h3 { (words::title(group)) } @if let Some(said) = fastest(group) { span .aside { (said) } } }
             @if group.entries.is_empty() {
                 p .aside { "No contestant is recorded for this problem." }
             } @else if !group.sweep {
                 p .aside { (about(group)) }
             }
-            @for (heading, part) in parts {
-                @if let Some(part) = part { h4 { (heading) } (part) }
+            @if let Some(part) = ladder::render(group, kind) { h4 { (times) } (part) }
+            @if let Some(part) = errors::render(group) { h4 { "Errors" } (part) }
+            @if let Some(part) = profile::render(group) { h4 { "Profile" } (part) }
+            @if let Some(part) = distributions::render(group) {
+                details .part { summary { h4 { "Timing distributions" } } (part) }
             }
             (remarks(group))
         }
     }
+}
+
+/// The fastest of all, for a group that is folded.
+fn fastest(group: &Group) -> Option<String> {
+    let timed = group.entries.iter().filter_map(|entry| Some((entry, entry.p50_us()?)));
+    let (entry, us) = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(format!("fastest: {}, {}", entry.name, numbers::time(us)))
 }
 
 fn about(group: &Group) -> String {
@@ -61,14 +64,17 @@ fn remarks(group: &Group) -> Markup {
         .collect();
     html! {
         @if !remarks.is_empty() {
-            h4 { "What the gates said" }
+            details .part open[remarks.len() <= FEW] { summary { h4 { "What the gates said" } }
             ul .remarks { @for (name, outcome, reason) in remarks {
                 li {
                     strong { (name) } " "
                     @if let Some(outcome) = outcome { (words::badge(outcome)) " " }
                     (reason)
                 }
-            } }
+            } } }
         }
     }
 }
+
+/// Remarks that need not be folded.
+const FEW: usize = 6;

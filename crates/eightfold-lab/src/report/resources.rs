@@ -7,14 +7,20 @@ use crate::numbers;
 use crate::record::{BuildGroup, Group};
 use maud::{Markup, html};
 
-/// The resources of a group's kernels; nothing where none were compiled.
-pub fn of_group(group: &Group) -> Option<Markup> {
-    let compiled = group.entries.iter().filter_map(|entry| {
+/// The resources of a record's kernels, each once: most are the same for every problem. Nothing where none were compiled.
+pub fn of_groups(groups: &[Group]) -> Option<Markup> {
+    let mut shown: Vec<(&str, Option<&Build>)> = Vec::new();
+    let mut rows = Vec::new();
+    for entry in groups.iter().flat_map(|group| &group.entries) {
         let gate = entry.gates.iter().find(|gate| gate.gate == crate::gates::Gate::Resource);
-        (entry.build.is_some() || gate.is_some()).then(|| row(&entry.name, entry.peer, gate, entry.build.as_ref()))
-    });
-    let rows: Vec<_> = compiled.collect();
-    (!rows.is_empty()).then(|| table::render("Resources", &columns(), rows))
+        let this = (entry.name.as_str(), entry.build.as_ref());
+        if (entry.build.is_some() || gate.is_some()) && !shown.contains(&this) {
+            shown.push(this);
+            rows.push(row(&entry.name, entry.peer, gate, entry.build.as_ref()));
+        }
+    }
+    (!rows.is_empty())
+        .then(|| table::render("Each kernel once, for the first problem that it ran on", &columns(), rows))
 }
 
 /// The resources of what was compiled without being run.

@@ -3,8 +3,9 @@
 use super::words;
 use super::{Source, page};
 use crate::gates::{GateReport, Outcome};
-use crate::numbers::counted;
+use crate::numbers::{self, counted};
 use crate::record::Record;
+use crate::verification::Verification;
 use maud::{Markup, html};
 
 /// How many gates of ours ended how; peers are judged by their own projects.
@@ -32,7 +33,7 @@ impl Tally {
                 Outcome::Pass => &mut tally.passed,
                 Outcome::Fail => &mut tally.failed,
                 Outcome::Invalid => &mut tally.invalid,
-                Outcome::Negative => &mut tally.negative,
+                Outcome::Negative | Outcome::Regression => &mut tally.negative,
                 Outcome::Inconclusive => &mut tally.inconclusive,
                 Outcome::Unavailable => &mut tally.unavailable,
             } += 1;
@@ -94,19 +95,32 @@ pub fn render(sources: &[Source]) -> Markup {
             }
             ul .records {
                 @for (index, source) in sources.iter().enumerate() {
-                    li { (line(index, source)) }
+                    li { (line(index, source, sources.len() > 1)) }
                 }
             }
         }
     }
 }
 
-fn line(index: usize, source: &Source) -> Markup {
+/// What another program looked at, and what it found.
+pub fn verification(verification: &Verification) -> Markup {
+    let (looked, found) = (verification.checks.len(), verification.findings());
+    html! {
+        p { (numbers::counted(looked, "check", "checks")) ", " (numbers::counted(found, "finding", "findings")) ". " (verification.on) "." }
+        @if found > 0 {
+            ul { @for check in verification.checks.iter().filter(|check| check.findings > 0) {
+                li { (check.subject) ", " (check.tool) ": " (check.findings) }
+            } }
+        }
+    }
+}
+
+fn line(index: usize, source: &Source, several: bool) -> Markup {
     let record = &source.record;
     let tally = Tally::of(record);
     html! {
         a href={ "#" (page::anchor(index)) } { (source.name) }
-        " — " (record.kind.to_string()) " on " (words::device(record)) ". " (tally.in_words()) "."
+        @if several { ": " (tally.in_words()) "." }
         @if let Some(reason) = &record.ended_early { " It ended early: " (reason) "." }
         @let unsound = unsound(record);
         @if !unsound.is_empty() {

@@ -1,4 +1,4 @@
-//! Tables that scroll in their own box, so that the page never does.
+//! Tables. On a phone each row becomes a block of named values; where a table is still too wide, it scrolls in its own box.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -18,20 +18,25 @@ pub fn numbers(title: impl Into<String>) -> Column {
     Column { title: title.into(), numbers: true }
 }
 
+/// A table of more columns is set closer.
+const DENSE: usize = 12;
+
 /// A table; the first cell of each row is its heading.
 pub fn render(caption: &str, columns: &[Column], rows: Vec<Vec<Markup>>) -> Markup {
     let class = |index: usize| columns.get(index).and_then(|column| column.numbers.then_some("number"));
+    let title = |index: usize| columns.get(index).map_or("", |column| &column.title);
     html! {
         // The box can be focused, so that it scrolls from the keyboard.
         div .scroll tabindex="0" role="region" aria-label=(caption) {
-            table {
+            table class=[(columns.len() > DENSE).then_some("dense")] {
                 caption { (caption) }
                 thead { tr { @for (index, column) in columns.iter().enumerate() {
                     th scope="col" class=[class(index)] { (column.title) }
                 } } }
                 tbody { @for row in rows {
                     tr { @for (index, cell) in row.into_iter().enumerate() {
-                        @if index == 0 { th scope="row" { (cell) } } @else { td class=[class(index)] { (cell) } }
+                        @if index == 0 { th scope="row" { (cell) } }
+                        @else { td class=[class(index)] data-label=(title(index)) { (cell) } }
                     } }
                 } }
             }

@@ -129,7 +129,7 @@ fn the_quantiser_is_shown_beside_the_copy_that_moves_as_many_bytes() {
 fn what_was_not_timed_has_tables_and_no_chart_of_times() {
     let untimed = Entry { timing: None, ..entry("baseline", 1) };
     let page = render(&[source(Kind::Run, vec![group(vec![untimed])])]);
-    assert!(page.contains("Error decomposition") && !page.contains("Timing distributions"));
+    assert!(page.contains("Errors</h4>") && !page.contains("Timing distributions"));
     assert!(!page.contains("Roofline") && !page.contains("NaN"));
 }
 

@@ -24,6 +24,7 @@ pub fn timer(timer: Timer) -> &'static str {
     match timer {
         Timer::HostClock => "the host's clock",
         Timer::GraphReplay => "graph replay (device time)",
+        Timer::SeparateReplay => "graph replay without overlap (device time)",
         Timer::Event => "events around single launches",
     }
 }
@@ -33,7 +34,7 @@ pub fn badge(outcome: Outcome) -> Markup {
     let class = match outcome {
         Outcome::Pass => "pass",
         Outcome::Fail | Outcome::Invalid => "fail",
-        Outcome::Negative => "negative",
+        Outcome::Negative | Outcome::Regression => "negative",
         Outcome::Inconclusive | Outcome::Unavailable => "open",
     };
     html! { span class={ "badge " (class) } { (outcome.to_string().to_lowercase()) } }

@@ -72,7 +72,7 @@ fn resolve(text: &str) -> BTreeMap<String, String> {
 fn lines_of(frames: &str) -> Option<String> {
     const SHOWN: usize = 3;
     let own = |line: &str| {
-        let at = ["hopper/", "ladder/", "quantize/"].iter().filter_map(|folder| line.rfind(folder)).max()?;
+        let at = ["hopper/", "ladder/", "paged/", "quantize/"].iter().filter_map(|folder| line.rfind(folder)).max()?;
         let place = line[at..].split(" (").next()?;
         (!place.ends_with('?')).then(|| place.to_owned())
     };

@@ -14,13 +14,15 @@ mod runtime;
 mod schedules;
 mod sources;
 mod toolchain;
+mod work;
 
 pub use compiler::CxxCompiler;
 pub use findings::Finding;
 pub use schedules::{Schedules, SimulatedVariant, schedules, set_schedules};
 pub use toolchain::{Edit, plant};
+pub use work::{Work, count};
 
-use eightfold::cuda::compile;
+use eightfold::lab::compile;
 use eightfold::{Error, Result};
 use runtime::Runtime;
 use std::sync::OnceLock;

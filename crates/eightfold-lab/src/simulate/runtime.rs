@@ -2,7 +2,7 @@
 
 use super::compiler::CxxCompiler;
 use super::toolchain::{FLAGS, Folder, key};
-use super::{MULTIPROCESSORS_VARIABLE, Schedule, sources};
+use super::{MULTIPROCESSORS_VARIABLE, Schedule, Work, sources};
 use eightfold::{Error, Result};
 use libloading::{Library, Symbol};
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
@@ -43,6 +43,15 @@ impl Runtime {
         let begin: Symbol<'_, Begin> = self.symbol(b"sim_begin\0");
         // SAFETY: the function has this type and keeps nothing but numbers.
         unsafe { begin(schedule.seed, schedule.races.into(), schedule.limit_seconds.unwrap_or(0.0)) }
+    }
+
+    /// What this thread's launches did since [`Runtime::begin`].
+    pub(super) fn work(&self) -> Work {
+        let ask: Symbol<'_, unsafe extern "C" fn(*mut Work)> = self.symbol(b"sim_work\0");
+        let mut work = Work::default();
+        // SAFETY: the function has this type, and writes a `Work`, which is laid out here as there.
+        unsafe { ask(&raw mut work) };
+        work
     }
 
     /// What was found, as the C++ side writes it.

@@ -42,7 +42,7 @@ pub(super) static RUNTIME: &[(&str, &str)] = embedded![
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eightfold::cuda::compile;
+    use eightfold::lab::compile;
     use std::path::Path;
 
     #[test]

@@ -4,12 +4,14 @@ use super::compiler::CxxCompiler;
 use super::sources;
 use crate::environment;
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::{self, Program, Toolchain};
+use eightfold::lab::compile::{self, Overlay, Program, Toolchain};
 use eightfold::{Error, Result};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// What every unit is compiled with.
@@ -51,12 +53,12 @@ thread_local! {
 /// Lets this thread compile kernels with these changes from now on. `main` is the file that includes the others: a
 /// comment in it tells the changed program from any other that is loaded.
 pub fn plant(main: &'static str, edits: Vec<Edit>) {
-    if edits.is_empty() {
-        compile::replace_source(main, None);
-    } else if let Some(text) = compile::source_text(main) {
-        let mark: String = edits.iter().map(|edit| format!("{} {}\n{}", edit.file, edit.before, edit.after)).collect();
-        compile::replace_source(main, Some(&format!("{text}\n// {:032x}\n", key([mark.as_str()]))));
-    }
+    let mark: String = edits.iter().map(|edit| format!("{} {}\n{}", edit.file, edit.before, edit.after)).collect();
+    let marked = compile::source_text(main).filter(|_| !edits.is_empty()).and_then(|text| {
+        let text = format!("{text}\n// {:032x}\n", key([mark.as_str()]));
+        Overlay::new(BTreeMap::from([(main.to_owned(), text)])).ok()
+    });
+    compile::set_overlay(marked.map(Arc::new));
     EDITS.set(edits);
 }
 

@@ -1,15 +1,19 @@
 //! The ladder's stages against the float64 reference, through the plan and directly.
 
 use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors, some, tensors};
-use eightfold::cuda::ladder::{self, Config, Pv, STAGES, draws};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
-use eightfold::cuda::{Kernel, Operands, Workspace, attention, hopper};
+use eightfold::cuda::{self, Operands, Workspace, attention};
+use eightfold::lab::Config as AnyConfig;
+use eightfold::lab::hopper;
+use eightfold::lab::ladder::{Config, Pv, STAGES};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
     Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, OutputFormat, Problem, Shape, Variant, reference,
 };
-use eightfold_lab::choice;
+use eightfold_lab::driver::Record as _;
+use eightfold_lab::kernel::Kernel;
+use eightfold_lab::{choice, dump};
 
 fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
     reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap()
@@ -27,8 +31,8 @@ fn every_stage_computes_attention() {
     }
     let shapes = [
         Shape::new(1, 2, 200, 64),
-        Shape { query_heads: 4, kv_heads: 2, query_len: 70, key_len: 133, ..Shape::new(2, 4, 1, 128) },
-        Shape { query_len: 1, ..Shape::new(1, 2, 65, 64) },
+        Shape::new(2, 4, 70, 128).with_kv_heads(2).with_key_len(133),
+        Shape::new(1, 2, 65, 64).with_query_len(1),
     ];
     for stage in STAGES {
         for shape in some(&shapes, 2) {
@@ -41,7 +45,7 @@ fn every_stage_computes_attention() {
                 let mut output = Output::zeros(&problem);
                 output.poison();
                 let [q, k, v] = &inputs;
-                choice::run(&Variant::Ladder(config), &problem, q, k, v, &mut output).unwrap();
+                choice::run(&config.into(), &problem, q, k, v, &mut output).unwrap();
                 let error = relative_l2(&output.values.to_f32(), &expected.values);
                 assert!(error < tolerance(&config), "{} {problem}: {error}", stage.name);
                 for (lse, expected) in output.lse.unwrap().iter().zip(&expected.lse) {
@@ -61,8 +65,8 @@ fn configs_drawn_at_random_compute_attention() {
         .and_then(|count| count.parse().ok())
         .unwrap_or(if on_simulator() { 8 } else { 40 });
     let shapes = [
-        Shape { query_heads: 4, kv_heads: 2, query_len: 131, key_len: 300, ..Shape::new(2, 4, 1, 64) },
-        Shape { query_len: 77, key_len: 161, ..Shape::new(1, 2, 1, 128) },
+        Shape::new(2, 4, 131, 64).with_kv_heads(2).with_key_len(300),
+        Shape::new(1, 2, 77, 128).with_key_len(161),
         Shape::new(2, 32, 513, 64),
     ];
     let problems = shapes.map(|shape| Problem::new(shape).unwrap().causal());
@@ -72,12 +76,17 @@ fn configs_drawn_at_random_compute_attention() {
         (problem, inputs, expected)
     });
     let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
-        config.check_problem(problem, Granularity::Head, Granularity::Head, device.arch().unwrap()).is_ok()
+        let config = AnyConfig::from(*config);
+        config.check_uploaded(problem, &Operands::assumed(problem), device.arch().unwrap()).is_ok()
     };
-    for (config, (problem, [q, k, v], expected)) in draws(3).zip(prepared.iter().cycle()).filter(suits).take(count) {
+    let drawn = Kernel::LADDER.draws(3).filter_map(|variant| match variant.on_device() {
+        Some(AnyConfig::Ladder(config)) => Some(config),
+        _ => None,
+    });
+    for (config, (problem, [q, k, v], expected)) in drawn.zip(prepared.iter().cycle()).filter(suits).take(count) {
         let mut output = Output::zeros(problem);
         output.poison();
-        choice::run(&Variant::Ladder(config), problem, q, k, v, &mut output).unwrap();
+        choice::run(&config.into(), problem, q, k, v, &mut output).unwrap();
         let error = relative_l2(&output.values.to_f32(), &expected.values);
         assert!(error < tolerance(&config), "{config} {problem}: {error}");
     }
@@ -120,7 +129,7 @@ fn scales_that_do_not_suit_the_tiles_are_refused_by_name() {
     let inputs =
         [30, 31, 32].map(|seed| quantizer.quantize(&gaussian(dims.count(), seed), dims, Layout::Bhsd).unwrap());
     let [q, k, v] = &inputs;
-    let variant = Variant::Ladder(Config::default());
+    let variant: Variant = Config::default().into();
     let error = choice::run(&variant, &problem, q, k, v, &mut Output::zeros(&problem)).unwrap_err().to_string();
     assert!(error.starts_with("k scales: a scale for every 10 rows changes within a tile"), "{error}");
 }
@@ -140,7 +149,7 @@ fn scales_of_every_granularity_and_centred_tensors_are_used() {
             .map(|(quantizer, seed)| quantizer.quantize(&values(seed), dims, Layout::Bhsd).unwrap());
         let [q, k, v] = &inputs;
         let mut output = Output::zeros(&problem);
-        choice::run(&Variant::Ladder(config), &problem, q, k, v, &mut output).unwrap();
+        choice::run(&config.into(), &problem, q, k, v, &mut output).unwrap();
         let error = relative_l2(&output.values.to_f32(), &expected(&problem, &inputs).values);
         assert!(error < 0.004, "{granularity}: {error}");
     }
@@ -154,11 +163,11 @@ fn launches_repeat_in_a_graph_and_in_two_streams() {
     let expected = expected(&problem, &inputs);
     for config in ["persistent", "unpack"] {
         let config: Config = config.parse().unwrap();
-        let layouts = [Layout::Bhsd, Layout::Bshd, config.value_layout()];
+        let layouts = [Layout::Bhsd, Layout::Bshd, AnyConfig::from(config).value_layout()];
         let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
             DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
         });
-        let kernel = Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap();
+        let kernel = cuda::Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap();
         let other_stream = device.stream().unwrap();
         let mut first = DeviceOutput::new(&device, &problem).unwrap();
         let second = DeviceOutput::new(&device, &problem).unwrap();
@@ -228,7 +237,7 @@ fn a_dump_shows_the_tiles_of_one_unit() {
     let inputs = tensors(&problem, 70);
     let config: Config = "fused-softmax".parse().unwrap();
     let [q, k, v] = inputs.map(|tensor| DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap());
-    let dump = |unit| ladder::dump(&device, &stream, &problem, &config, [&q, &k, &v], unit);
+    let dump = |unit| dump::tiles_on_device(&stream, &problem, &config.into(), [&q, &k, &v], unit);
     let first = dump(0).unwrap();
     assert_eq!(first.tiles.len(), 150usize.div_ceil(config.tile_keys));
     for tile in &first.tiles {
@@ -247,12 +256,14 @@ fn a_batch_changes_no_bit_where_it_must_not() {
         let shape: Shape = shape.parse().unwrap();
         // Of so many sequences, from the first of them on.
         let run = |batch: usize, first: usize| {
-            let problem = Problem::new(Shape { batch, ..shape }).unwrap().causal().batch_invariant();
+            let problem = Problem::new(shape.with_batch(batch)).unwrap().causal().batch_invariant();
             let kinds = [(shape.query_dims(), 1), (shape.key_dims(), 2), (shape.key_dims(), 3)];
             let [q, k, v] = kinds.map(|(dims, kind)| {
                 let of_sequence = |index| gaussian(dims.count(), 10 * index as u64 + kind);
                 let values: Vec<f32> = (first..first + batch).flat_map(of_sequence).collect();
-                let tensor = small.quantize(&values, Dims { batch, ..dims }, Layout::Bhsd).unwrap();
+                let tensor = small
+                    .quantize(&values, Dims::new(batch, dims.heads, dims.len, dims.head_dim), Layout::Bhsd)
+                    .unwrap();
                 DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap()
             });
             let mut output = DeviceOutput::new(&device, &problem).unwrap();

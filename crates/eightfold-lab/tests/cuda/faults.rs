@@ -7,7 +7,7 @@ use eightfold::{Dims, Error, Fp8Format, Granularity, Layout, Problem, Shape};
 use eightfold_lab::choice;
 use std::process::Command;
 
-const DIMS: Dims = Dims { batch: 1, heads: 2, len: 32, head_dim: 64 };
+const DIMS: Dims = Dims::new(1, 2, 32, 64);
 
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(result: eightfold::Result<T>, expected: &str) {
@@ -25,7 +25,7 @@ fn a_shape_too_large_for_the_device_is_refused_and_the_device_stays_usable() {
     let text = error.to_string();
     assert!(text.contains(&format!("for {} bytes", 2 * total)) && text.contains("bytes are free"), "{text}");
     let rows = total / (64 * 4) + 1;
-    let problem = Problem::new(Shape { query_len: rows, key_len: 1, ..Shape::new(1, 1, 1, 64) }).unwrap();
+    let problem = Problem::new(Shape::new(1, 1, rows, 64).with_key_len(1)).unwrap();
     assert!(matches!(DeviceOutput::new(&device, &problem), Err(Error::Unavailable { .. })));
     assert_eq!(device.loss(), None);
     assert_eq!(stream.synchronize(), Ok(()));
@@ -37,30 +37,25 @@ fn bad_pointers_are_refused_by_name() {
     let Some((device, _)) = device() else { return };
     let codes = device.allocate(DIMS.count()).unwrap();
     let scales = device.allocate(8).unwrap();
-    let raw = RawTensor {
-        dims: DIMS,
-        format: Fp8Format::E4m3,
-        layout: Layout::Bhsd,
-        codes: codes.pointer(),
-        strides: Layout::Bhsd.strides(DIMS),
-        granularity: Granularity::Head,
-        scales: scales.pointer(),
-        scale_count: 2,
-        means: None,
-        largest_code: None,
-    };
+    let head = Granularity::Head;
+    let raw = RawTensor::new(DIMS, Fp8Format::E4m3, Layout::Bhsd, codes.pointer(), head, scales.pointer());
     // SAFETY: nothing is launched on these tensors.
     let tensor = |raw| unsafe { DeviceTensor::from_raw(&device, raw) };
+    let changed = |change: &dyn Fn(&mut RawTensor)| {
+        let mut raw = raw;
+        change(&mut raw);
+        tensor(raw)
+    };
     assert!(tensor(raw).is_ok());
-    assert_refused(tensor(RawTensor { codes: 0, ..raw }), "codes: is a null pointer");
-    assert_refused(tensor(RawTensor { codes: raw.codes + 8, ..raw }), "codes: address ");
-    assert_refused(tensor(RawTensor { scales: 0, ..raw }), "scales: is a null pointer");
-    assert_refused(tensor(RawTensor { means: Some(0), ..raw }), "means: is a null pointer");
+    assert_refused(changed(&|raw| raw.codes = 0), "codes: is a null pointer");
+    assert_refused(changed(&|raw| raw.codes += 8), "codes: address ");
+    assert_refused(changed(&|raw| raw.scales = 0), "scales: is a null pointer");
+    assert_refused(changed(&|raw| raw.means = Some(0)), "means: is a null pointer");
     let on_host = vec![0u128; DIMS.count() / 16];
-    assert_refused(tensor(RawTensor { codes: on_host.as_ptr() as u64, ..raw }), "codes: 0x");
-    let long = Dims { len: 1 << 24, ..DIMS };
+    assert_refused(changed(&|raw| raw.codes = on_host.as_ptr() as u64), "codes: 0x");
+    let long = Dims::new(DIMS.batch, DIMS.heads, 1 << 24, DIMS.head_dim);
     assert_refused(
-        tensor(RawTensor { dims: long, strides: Layout::Bhsd.strides(long), ..raw }),
+        changed(&|raw| (raw.dims, raw.strides) = (long, Layout::Bhsd.strides(long))),
         "codes: 2147483648 bytes are needed",
     );
     // SAFETY: nothing is launched on these values.
@@ -69,8 +64,7 @@ fn bad_pointers_are_refused_by_name() {
     let problem = Problem::new(Shape::new(1, 2, 32, 64)).unwrap();
     let strides = Layout::Bhsd.strides(DIMS);
     // SAFETY: nothing is launched into this output.
-    let output =
-        |values| unsafe { DeviceOutput::from_raw(&device, &problem, RawOutput { values, strides, lse: None }) };
+    let output = |values| unsafe { DeviceOutput::from_raw(&device, &problem, RawOutput::new(values, strides)) };
     assert_refused(output(0), "output: is a null pointer");
     assert_refused(output(codes.pointer() + 4), "output: address ");
 }
@@ -95,7 +89,7 @@ fn a_lost_context_is_told_and_the_process_ends_cleanly() {
 fn child_that_loses_its_context() {
     let Some((device, stream)) = device() else { return };
     let kept = device.allocate(1 << 20).unwrap();
-    let dims = Dims { batch: 1, heads: 1, len: 1 << 20, head_dim: 64 };
+    let dims = Dims::new(1, 1, 1 << 20, 64);
     let doomed = device.allocate(4 * dims.count()).unwrap();
     // SAFETY: not sound, and meant so: the memory is freed before the kernel reads it.
     let values =

@@ -3,16 +3,20 @@
 
 use crate::support::{device, gaussian, on_simulator, relative_l2, small_tensors, some, tensors, watched};
 use eightfold::cuda::driver::{Device, Stream};
-use eightfold::cuda::hopper::{Config, Grid, Keys, STAGES, Share, Weights, choose, draws, target};
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
 use eightfold::cuda::{Arch, Kernel, Operands, Workspace, attention};
+use eightfold::lab::Config as AnyConfig;
+use eightfold::lab::hopper::{Config, Grid, Keys, STAGES, Share, Weights, choose, target};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::reference::Reference;
 use eightfold::{
     Accuracy, Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Mask, Output, OutputFormat, Problem, Result, Shape,
     Target, Variant, reference,
 };
-use eightfold_lab::choice;
+use eightfold_lab::examine::Candidate;
+use eightfold_lab::gates::{Thresholds, timing_cases};
+use eightfold_lab::measure::{Contestant, CudaContestant, Rotation, Timer};
+use eightfold_lab::{choice, kernel};
 use rayon::prelude::*;
 
 /// A device that the kernel is for.
@@ -29,6 +33,14 @@ fn expected(problem: &Problem, [q, k, v]: &[Fp8Tensor; 3]) -> Reference {
     reference::attention(problem, &q.dequantize(), &k.dequantize(), &v.dequantize()).unwrap()
 }
 
+/// Its knobs, if it is of the kernel.
+fn hopper_config(variant: &Variant) -> Option<Config> {
+    match variant.on_device()? {
+        AnyConfig::Hopper(config) => Some(config),
+        _ => None,
+    }
+}
+
 /// The relative error that FP8 weights leave, or pairs of them; over few keys it is larger than over many.
 fn tolerance(config: &Config) -> f64 {
     if config.weights == Weights::Split { 0.005 } else { 0.045 }
@@ -41,7 +53,7 @@ fn run(problem: &Problem, config: Config, inputs: &[Fp8Tensor; 3]) -> Output {
 fn try_run(problem: &Problem, config: Config, [q, k, v]: &[Fp8Tensor; 3]) -> Result<Output> {
     let mut output = Output::zeros(problem);
     output.poison();
-    let variant = Variant::Hopper(config);
+    let variant = Variant::from(config);
     let what = format!("{config} {problem} {:?}", problem.output_format());
     watched(&what, || choice::run(&variant, problem, q, k, v, &mut output))?;
     Ok(output)
@@ -61,11 +73,11 @@ fn assert_close(output: &Output, expected: &Reference, most: f64, what: &str) {
 fn odd_shapes() -> Vec<Shape> {
     vec![
         Shape::new(1, 2, 200, 64),
-        Shape { query_heads: 4, kv_heads: 2, query_len: 70, key_len: 133, ..Shape::new(2, 4, 1, 128) },
-        Shape { query_len: 1, ..Shape::new(1, 2, 65, 64) },
-        Shape { query_heads: 8, kv_heads: 1, query_len: 3, key_len: 517, ..Shape::new(2, 8, 1, 128) },
-        Shape { query_heads: 6, kv_heads: 2, query_len: 20, key_len: 1000, ..Shape::new(1, 6, 1, 64) },
-        Shape { query_len: 300, key_len: 70, ..Shape::new(1, 1, 1, 64) },
+        Shape::new(2, 4, 70, 128).with_kv_heads(2).with_key_len(133),
+        Shape::new(1, 2, 65, 64).with_query_len(1),
+        Shape::new(2, 8, 3, 128).with_kv_heads(1).with_key_len(517),
+        Shape::new(1, 6, 20, 64).with_kv_heads(2).with_key_len(1000),
+        Shape::new(1, 1, 300, 64).with_key_len(70),
         Shape::new(1, 3, 1025, 128),
     ]
 }
@@ -89,6 +101,67 @@ fn every_stage_computes_attention() {
     });
 }
 
+/// What is timed without overlap is the same launch.
+#[test]
+fn launches_that_wait_for_each_other_give_the_bits_of_those_that_overlap() {
+    let Some((device, stream)) = hopper() else { return };
+    let problem = Problem::new(Shape::new(1, 2, 200, 64)).unwrap();
+    let [q, k, v] = small_tensors(&problem, 150)
+        .map(|tensor| DeviceTensor::upload(&device, &stream, &tensor, Layout::Bhsd).unwrap());
+    let output = DeviceOutput::new(&device, &problem).unwrap();
+    for (launch, overlaps) in [("dependent", true), ("plain", false)] {
+        let variant: Variant = format!("hopper:fast,warpgroups=1,launch={launch}").parse().unwrap();
+        let kernel = Kernel::of(&device, &problem, &variant.on_device().unwrap(), &Operands::of(&q, &k, &v)).unwrap();
+        let arguments = kernel.arguments(&problem, [&q, &k, &v], &output).unwrap();
+        assert_eq!(arguments.may_overlap(), overlaps);
+        let separate = arguments.clone().without_overlap();
+        assert!(!separate.may_overlap());
+        let mut workspace = Workspace::new(&stream, arguments.workspace_bytes()).unwrap();
+        let bits = [&arguments, &separate].map(|arguments| {
+            let mut values = Output::zeros(&problem);
+            watched(launch, || {
+                for _ in 0..3 {
+                    // SAFETY: all of it lives until the stream is done, and all launches are in one stream.
+                    unsafe { kernel.launch(&stream, arguments, &mut workspace) }.unwrap();
+                }
+                stream.synchronize().unwrap();
+            });
+            output.download(&stream, &mut values).unwrap();
+            values.values.to_f32()
+        });
+        assert_eq!(bits[0], bits[1], "launch={launch}");
+        assert!(bits[0].iter().any(|value| *value != 0.0));
+    }
+}
+
+/// By replay, singly, and by a replay without overlap; who never overlaps needs no third.
+#[test]
+fn what_may_overlap_is_also_timed_without_overlap() {
+    if hopper().is_none() {
+        return;
+    }
+    let problem = Problem::new(Shape::new(1, 1, 64, 64)).unwrap().with_output_format(OutputFormat::Bf16);
+    let policy = Thresholds::embedded().correctness.reference;
+    let candidate = Candidate::new("fast", "hopper:fast".parse().unwrap());
+    let cases = timing_cases(&problem, &[candidate], &policy).unwrap();
+    for (launch, timers) in [
+        ("dependent", vec![Timer::GraphReplay, Timer::Event, Timer::SeparateReplay]),
+        ("plain", vec![Timer::GraphReplay, Timer::Event]),
+    ] {
+        let variant: Variant = format!("hopper:fast,warpgroups=1,launch={launch}").parse().unwrap();
+        let inputs = Rotation::one(&cases[0], None);
+        let mut lanes = CudaContestant::of_each_timer(launch, &variant.on_device().unwrap(), inputs).unwrap();
+        assert_eq!(lanes.iter().map(CudaContestant::timer).collect::<Vec<_>>(), timers);
+        for lane in &mut lanes {
+            watched(launch, || {
+                lane.prepare().unwrap();
+                assert_eq!(lane.run_block(1).unwrap().len(), 1);
+                lane.verify().unwrap();
+            });
+        }
+    }
+}
+
 /// More causal tiles than multiprocessors, which a list of each block's deals out; `attention` has none, and deals them
 /// out in rounds.
 #[test]
@@ -97,11 +170,11 @@ fn causal_tiles_give_the_same_bits_whichever_block_does_them() {
     let multiprocessors = device.info().multiprocessors;
     for (query_len, key_len, head_dim) in some(&[(901, 701, 64), (701, 901, 64), (777, 1001, 128), (777, 333, 128)], 4)
     {
-        let shape = Shape { kv_heads: 4, query_len, key_len, ..Shape::new(3, 12, 1, head_dim) };
+        let shape = Shape::new(3, 12, query_len, head_dim).with_kv_heads(4).with_key_len(key_len);
         let problem = Problem::new(shape).unwrap().causal().with_lse(true);
         let inputs = small_tensors(&problem, 190);
         let expected = expected(&problem, &inputs);
-        let layouts = [Layout::Bhsd, Layout::Bshd, Layout::BhdsExchanged];
+        let layouts = [Layout::Bhsd, Layout::Bshd, Layout::Packed];
         let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
             DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
         });
@@ -132,9 +205,9 @@ fn configs_drawn_at_random_compute_attention() {
         .and_then(|count| count.parse().ok())
         .unwrap_or(if on_simulator() { 8 } else { 40 });
     let shapes = [
-        Shape { query_heads: 4, kv_heads: 2, query_len: 131, key_len: 300, ..Shape::new(2, 4, 1, 64) },
-        Shape { query_heads: 8, kv_heads: 2, query_len: 5, key_len: 2500, ..Shape::new(1, 8, 1, 128) },
-        Shape { query_len: 77, key_len: 161, ..Shape::new(1, 2, 1, 128) },
+        Shape::new(2, 4, 131, 64).with_kv_heads(2).with_key_len(300),
+        Shape::new(1, 8, 5, 128).with_kv_heads(2).with_key_len(2500),
+        Shape::new(1, 2, 77, 128).with_key_len(161),
         Shape::new(2, 32, 513, 64),
     ];
     let prepared: Vec<_> = shapes
@@ -147,9 +220,10 @@ fn configs_drawn_at_random_compute_attention() {
         })
         .collect();
     let suits = |(config, (problem, ..)): &(Config, &(Problem, _, _))| {
-        config.check_problem(problem, &Operands::assumed(problem), device.arch().unwrap()).is_ok()
+        AnyConfig::from(*config).check_uploaded(problem, &Operands::assumed(problem), device.arch().unwrap()).is_ok()
     };
-    let drawn: Vec<_> = draws(3).zip(prepared.iter().cycle()).filter(suits).take(count).collect();
+    let drawn = kernel::Kernel::HOPPER.draws(3).filter_map(|variant| hopper_config(&variant));
+    let drawn: Vec<_> = drawn.zip(prepared.iter().cycle()).filter(suits).take(count).collect();
     drawn.into_par_iter().for_each(|(config, (problem, inputs, expected))| {
         let what = format!("{config} {problem}");
         match try_run(problem, config, inputs) {
@@ -192,7 +266,7 @@ fn compute_at_once(lengths: &[(usize, usize)], mask: Mask) {
     }
     let lengths: Vec<_> = lengths.iter().copied().zip([64, 128].into_iter().cycle()).collect();
     some(&lengths, 3).into_par_iter().for_each(|((query_len, key_len), head_dim)| {
-        let shape = Shape { query_heads: 4, kv_heads: 2, query_len, key_len, ..Shape::new(2, 4, 1, head_dim) };
+        let shape = Shape::new(2, 4, query_len, head_dim).with_kv_heads(2).with_key_len(key_len);
         let problem = Problem::new(shape).unwrap().with_lse(true).with_mask(mask);
         let narrow = small_tensors(&problem, 124);
         let wide = tensors(&problem, 125);
@@ -230,7 +304,7 @@ fn compute_as_alone(problem: &Problem, alone: Config, inputs: &[Fp8Tensor; 3], b
         (Share::Values, Grid::Rounds, 2),
     ] {
         let config = Config { share, grid, warpgroups, ..alone };
-        if config.check_problem(problem, &operands, Arch::Sm90a).is_ok() {
+        if AnyConfig::from(config).check_uploaded(problem, &operands, Arch::Sm90a).is_ok() {
             let output = run(problem, config, inputs);
             let what = format!("{config} {problem}");
             assert_close(&output, expected, tolerance(&config), &what);
@@ -247,7 +321,7 @@ fn values_with_a_mean_are_summed_right() {
     for (mean, most) in [(1.0, 5e-3), (0.1, 9e-3)] {
         some(&[(4096, 64), (16384, 128), (131_072, 64), (131_072, 128)], 4).into_par_iter().for_each(
             |(key_len, head_dim)| {
-                let shape = Shape { query_len: 64, key_len, ..Shape::new(1, 2, 1, head_dim) };
+                let shape = Shape::new(1, 2, 64, head_dim).with_key_len(key_len);
                 let problem = Problem::new(shape).unwrap();
                 let [q, k, _] = small_tensors(&problem, 130);
                 let dims = shape.key_dims();
@@ -274,14 +348,14 @@ fn blocks_that_share_keys_add_up_their_parts() {
     if hopper().is_none() {
         return;
     }
-    let shape = Shape { kv_heads: 4, query_len: 1, key_len: 8192 - 77, ..Shape::new(1, 32, 1, 128) };
+    let shape = Shape::new(1, 32, 1, 128).with_kv_heads(4).with_key_len(8192 - 77);
     for accuracy in [Accuracy::Fast, Accuracy::Precise] {
         let problem = Problem::new(shape).unwrap().with_lse(true).with_accuracy(accuracy);
         let inputs = small_tensors(&problem, 140);
-        let Variant::Hopper(config) = choice::choose(&problem).unwrap().variant else { panic!("not hopper") };
+        let config = hopper_config(&choice::choose(&problem).unwrap().variant).unwrap();
         assert_eq!(config.split_keys.to_string(), "on");
         let expected = expected(&problem, &inputs);
-        for config in [config, Config { launch: eightfold::cuda::hopper::Launch::Dependent, ..config }] {
+        for config in [config, Config { launch: eightfold::lab::hopper::Launch::Dependent, ..config }] {
             let outputs = [(); 3].map(|()| run(&problem, config, &inputs));
             assert_close(&outputs[0], &expected, tolerance(&config), &config.to_string());
             assert!(outputs.iter().all(|output| *output == outputs[0]), "{config} differs from run to run");
@@ -348,7 +422,7 @@ fn codes_of_wide_range_and_e5m2_are_scored_in_f32() {
 /// What the short way computes, and that it ran what is selected.
 fn selected(problem: &Problem, inputs: &[Fp8Tensor; 3]) -> Output {
     let (device, stream) = device().unwrap();
-    let layouts = [Layout::Bhsd, Layout::Bhsd, Layout::BhdsExchanged];
+    let layouts = [Layout::Bhsd, Layout::Bhsd, Layout::Packed];
     let [q, k, v]: [DeviceTensor; 3] =
         std::array::from_fn(|index| DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap());
     let mut on_device = DeviceOutput::new(&device, problem).unwrap();
@@ -374,7 +448,7 @@ fn values_in_every_layout_give_the_same_bits() {
         let inputs = small_tensors(&problem, 170);
         let upload = |index: usize, layout| DeviceTensor::upload(&device, &stream, &inputs[index], layout).unwrap();
         let (q, k) = (upload(0, query_layout), upload(1, query_layout));
-        let outputs = [Layout::BhdsExchanged, Layout::Bhds, Layout::Bhsd, Layout::Bshd].map(|layout| {
+        let outputs = [Layout::Packed, Layout::Bhds, Layout::Bhsd, Layout::Bshd].map(|layout| {
             let v = upload(2, layout);
             let mut on_device = DeviceOutput::new(&device, &problem).unwrap();
             on_device.poison(&stream).unwrap();
@@ -400,125 +474,4 @@ fn in_order(values: &[f32], dims: Dims, layout: Layout) -> Vec<f32> {
         values[offset..offset + dims.head_dim].to_vec()
     });
     rows.collect()
-}
-
-/// A graph that was captured in a stream of its own after a first launch elsewhere, as PyTorch does; then the same kernel in
-/// another stream meanwhile. V in rows, split keys and launches that start early included.
-#[test]
-fn launches_repeat_in_graphs_and_in_several_streams() {
-    let Some((device, stream)) = hopper() else { return };
-    let len = if on_simulator() { 300 } else { 700 };
-    let problem = Problem::new(Shape::new(2, 4, len, 64)).unwrap().causal().with_output_format(OutputFormat::F16);
-    let inputs = small_tensors(&problem, 180);
-    let expected = expected(&problem, &inputs);
-    let side_stream = device.stream().unwrap();
-    for (text, layout) in [
-        ("fast", Layout::BhdsExchanged),
-        ("fast,launch=dependent", Layout::BhdsExchanged),
-        ("balanced,launch=dependent", Layout::Bhsd),
-        ("fast,warpgroups=1,split_keys=on", Layout::Bshd),
-    ] {
-        let config: Config = text.parse().unwrap();
-        let layouts = [Layout::Bhsd, Layout::Bshd, layout];
-        let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
-            DeviceTensor::upload(&device, &stream, &inputs[index], layouts[index]).unwrap()
-        });
-        let kernel = Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap();
-        let mut outputs = [(); 2].map(|()| DeviceOutput::new(&device, &problem).unwrap());
-        let arguments = outputs.each_ref().map(|output| kernel.arguments(&problem, [&q, &k, &v], output).unwrap());
-        let bytes = kernel.workspace_bytes(&problem).unwrap();
-        assert!(arguments[0].workspace_bytes() <= bytes);
-        let [mut first, mut second] = [&stream, &side_stream].map(|stream| Workspace::new(stream, bytes).unwrap());
-        // SAFETY: all that launches use lives until their streams are done, and each stream has a workspace of its own.
-        unsafe { kernel.launch(&stream, &arguments[0], &mut first) }.unwrap();
-        stream.synchronize().unwrap();
-        side_stream.synchronize().unwrap();
-        // SAFETY: as above.
-        let mut launch = || unsafe { kernel.launch(&side_stream, &arguments[1], &mut second) };
-        let mut graph = side_stream.capture(&mut || (0..3).try_for_each(|_| launch())).unwrap();
-        outputs[0].poison(&stream).unwrap();
-        outputs[1].poison(&side_stream).unwrap();
-        for _ in 0..5 {
-            // SAFETY: as above.
-            unsafe { graph.launch(&side_stream) }.unwrap();
-            // SAFETY: as above.
-            unsafe { kernel.launch(&stream, &arguments[0], &mut first) }.unwrap();
-        }
-        let mut got = [Output::zeros(&problem), Output::zeros(&problem)];
-        outputs[0].download(&stream, &mut got[0]).unwrap();
-        outputs[1].download(&side_stream, &mut got[1]).unwrap();
-        assert_close(&got[0], &expected, tolerance(&config), text);
-        assert_eq!(got[0], got[1], "{text}");
-    }
-}
-
-/// One kernel, and each thread with a stream, a workspace and a graph of its own; every thread has other lengths.
-#[test]
-fn threads_share_a_kernel() {
-    let Some((device, stream)) = hopper() else { return };
-    let config: Config = "fast,warpgroups=1,split_keys=on".parse().unwrap();
-    let problems: Vec<Problem> = (1..9)
-        .map(|index| Problem::new(Shape { query_len: index, key_len: 300 + 64 * index, ..Shape::new(1, 2, 1, 64) }))
-        .map(|problem| problem.unwrap().causal())
-        .collect();
-    let first = &problems[0];
-    let operands = Operands::assumed(first);
-    let kernel = Kernel::of(&device, first, &config.into(), &operands).unwrap();
-    stream.synchronize().unwrap();
-    std::thread::scope(|scope| {
-        for problem in some(&problems, 4) {
-            let (kernel, device) = (&kernel, &device);
-            scope.spawn(move || {
-                let (_, stream) = crate::support::device().unwrap();
-                let inputs = small_tensors(&problem, 200);
-                let layouts = [Layout::Bhsd, Layout::Bhsd, Layout::BhdsExchanged];
-                let [q, k, v]: [DeviceTensor; 3] = std::array::from_fn(|index| {
-                    DeviceTensor::upload(device, &stream, &inputs[index], layouts[index]).unwrap()
-                });
-                let output = DeviceOutput::new(device, &problem).unwrap();
-                let arguments = kernel.arguments(&problem, [&q, &k, &v], &output).unwrap();
-                let mut workspace = Workspace::new(&stream, arguments.workspace_bytes()).unwrap();
-                stream.synchronize().unwrap();
-                // SAFETY: all that launches use lives until the stream is done.
-                let mut launch = || unsafe { kernel.launch(&stream, &arguments, &mut workspace) };
-                launch().unwrap();
-                stream.synchronize().unwrap();
-                let mut graph = stream.capture(&mut launch).unwrap();
-                for _ in 0..3 {
-                    // SAFETY: as above.
-                    unsafe { graph.launch(&stream) }.unwrap();
-                }
-                let mut got = Output::zeros(&problem);
-                output.download(&stream, &mut got).unwrap();
-                assert_close(&got, &expected(&problem, &inputs), tolerance(&config), &problem.to_string());
-            });
-        }
-    });
-}
-
-#[test]
-fn arguments_and_workspaces_that_do_not_belong_are_refused() {
-    let Some((device, stream)) = hopper() else { return };
-    let problem = Problem::new(Shape { query_len: 1, ..Shape::new(1, 2, 3000, 64) }).unwrap();
-    let inputs = small_tensors(&problem, 210);
-    let [q, k, v] = inputs.each_ref().map(|t| DeviceTensor::upload(&device, &stream, t, Layout::Bhsd).unwrap());
-    let output = DeviceOutput::new(&device, &problem).unwrap();
-    let kernel = |text: &str| {
-        let config: Config = text.parse().unwrap();
-        Kernel::of(&device, &problem, &config.into(), &Operands::of(&q, &k, &v)).unwrap()
-    };
-    let [one, other] = ["fast,warpgroups=1,split_keys=on", "fast"].map(kernel);
-    let arguments = one.arguments(&problem, [&q, &k, &v], &output).unwrap();
-    let launched = |kernel: &Kernel, mut workspace: Workspace| {
-        // SAFETY: nothing is launched.
-        unsafe { kernel.launch(&stream, &arguments, &mut workspace) }.unwrap_err().to_string()
-    };
-    assert!(launched(&other, Workspace::none()).starts_with("arguments: were made for another kernel"));
-    let small = Workspace::new(&stream, 1 << 16).unwrap();
-    assert!(launched(&one, small).starts_with("workspace: "));
-    let longer = Problem::new(Shape { query_len: 1, ..Shape::new(1, 2, 3001, 128) }).unwrap();
-    assert!(one.arguments(&longer, [&q, &k, &v], &output).unwrap_err().to_string().starts_with("q: has dims"));
-    let causal = problem.causal();
-    let refused = one.arguments(&causal, [&q, &k, &v], &output).unwrap_err().to_string();
-    assert!(refused.starts_with("kernel: it was compiled for another kind"), "{refused}");
 }

@@ -4,8 +4,14 @@
 //! and the tests say so and pass, unless `EIGHTFOLD_REQUIRE_SIMULATOR` is set.
 
 mod attention;
+mod calls;
 mod faults;
 mod hopper;
+mod launch;
+mod paged;
+#[path = "../paged/mod.rs"]
+mod pages;
 mod quantize;
+mod sharing;
 mod support;
 mod tensors;

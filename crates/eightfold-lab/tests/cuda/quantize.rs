@@ -1,12 +1,15 @@
 //! Quantising on the device: the same bits as on the host.
 
 use crate::support::{device, gaussian, relative_l2, some};
+use eightfold::cuda::attention;
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::quantize::{DeviceQuantizer, DeviceValues, Number, for_attention, quantize};
 use eightfold::cuda::tensor::DeviceOutput;
-use eightfold::cuda::{attention, hopper};
+use eightfold::cuda::tensor::{DeviceTensor, RawTensor};
+use eightfold::lab::hopper;
 use eightfold::quantize::Quantizer;
 use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Output, Problem, Shape, reference};
+use eightfold_lab::driver::Record as _;
 use half::{bf16, f16};
 
 const FORMATS: [Fp8Format; 2] = [Fp8Format::E4m3, Fp8Format::E5m2];
@@ -49,13 +52,13 @@ fn assert_same<T: Number>(
     let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
     for format in FORMATS {
         for granularity in granularities.iter().copied() {
-            for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::BhdsExchanged] {
+            for to in [Layout::Bhsd, Layout::Bshd, Layout::Bhds, Layout::Packed] {
                 let quantized = quantize(stream, &on_device, format, granularity, to).unwrap();
                 assert_eq!(quantized.check(stream), Ok(()));
                 let got = quantized.tensor().download(stream).unwrap();
                 let expected = Quantizer::new(format)
                     .with_granularity(granularity)
-                    .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
+                    .with_layout(if to == Layout::Packed { Layout::Bhds } else { to })
                     .quantize(values, dims, from)
                     .unwrap();
                 assert_bits(&got, &expected, &format!("{dims} {from} to {to} {format} {granularity}"));
@@ -77,7 +80,7 @@ fn the_bits_are_those_of_the_host() {
     for (batch, heads, len, head_dim) in
         some(&[(2, 3, 131, 64), (1, 2, 64, 128), (1, 1, 1, 8), (2, 2, 17, 72), (1, 2, 300, 200)], 3)
     {
-        let dims = Dims { batch, heads, len, head_dim };
+        let dims = Dims::new(batch, heads, len, head_dim);
         for from in [Layout::Bhsd, Layout::Bshd] {
             assert_every_number_same(&device, &stream, dims, from, &granularities(len));
         }
@@ -101,7 +104,7 @@ fn the_bits_of_clusters_are_those_of_the_host() {
     for (heads, len, head_dim) in
         some(&[(2, 700, 72), (2, 257, 128), (2, 1030, 128), (1, 2100, 128), (1, 4100, 128), (1, 8200, 128)], 3)
     {
-        let dims = Dims { batch: 1, heads, len, head_dim };
+        let dims = Dims::new(1, heads, len, head_dim);
         let granularities = [Granularity::Head, Granularity::Block { rows: 160 }, Granularity::Block { rows: 1000 }];
         for from in [Layout::Bhsd, Layout::Bshd] {
             assert_every_number_same(&device, &stream, dims, from, &granularities);
@@ -113,7 +116,7 @@ fn the_bits_of_clusters_are_those_of_the_host() {
 #[test]
 fn every_block_of_a_cluster_is_heard() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 1, heads: 1, len: 4096, head_dim: 128 };
+    let dims = Dims::new(1, 1, 4096, 128);
     let small: Vec<f32> = gaussian(dims.count(), 8);
     for row in (0..dims.len).step_by(255) {
         let mut values: Vec<bf16> = small.iter().map(|value| bf16::from_f32(*value)).collect();
@@ -130,7 +133,7 @@ fn every_block_of_a_cluster_is_heard() {
 fn every_head_of_many_has_its_own_scale() {
     let Some((device, stream)) = device() else { return };
     for (heads, len, head_dim) in some(&[(700, 20, 64), (41, 1030, 128), (20, 2100, 128)], 3) {
-        let dims = Dims { batch: 1, heads, len, head_dim };
+        let dims = Dims::new(1, heads, len, head_dim);
         let mut values = gaussian(dims.count(), 5);
         for (head, values) in values.chunks_mut(len * head_dim).enumerate() {
             values.iter_mut().for_each(|value| *value *= 1.0 + head as f32);
@@ -144,20 +147,56 @@ fn every_head_of_many_has_its_own_scale() {
 fn values_are_read_once_where_they_fit() {
     let Some((device, stream)) = device() else { return };
     let kernels = |len: usize, granularity, layout| {
-        let dims = Dims { batch: 1, heads: 2, len, head_dim: 128 };
+        let dims = Dims::new(1, 2, len, 128);
         let values = vec![bf16::ONE; dims.count()];
         let values = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
         DeviceQuantizer::new(&device, &values, Fp8Format::E4m3, granularity, layout).unwrap().kernels()
     };
     let once = if device.arch().unwrap().has_clusters() { 1 } else { 2 };
-    for layout in [Layout::Bhsd, Layout::BhdsExchanged] {
+    for layout in [Layout::Bhsd, Layout::Packed] {
         for len in [1, 131, 4096] {
             assert_eq!(kernels(len, Granularity::Head, layout), once, "{len} {layout}");
         }
         assert_eq!(kernels(300, Granularity::Block { rows: 128 }, layout), once);
-        assert_eq!(kernels(300, Granularity::Block { rows: 1 }, layout), 2);
+        // The lanes that hold a row find its scale.
+        let by_row = if layout == Layout::Bhsd { 1 } else { 2 };
+        assert_eq!(kernels(300, Granularity::Block { rows: 1 }, layout), by_row, "{layout}");
         assert_eq!(kernels(300, Granularity::Tensor, layout), 2);
         assert_eq!(kernels(8200, Granularity::Head, layout), 2);
+    }
+}
+
+/// Means in one launch: near the host's, and codes and scales those of the values less these means.
+#[test]
+fn centring_in_one_launch_has_its_own_means() {
+    let Some((device, stream)) = device() else { return };
+    for (heads, len, head_dim) in some(&[(3, 150, 64), (2, 700, 128), (2, 1, 128), (1, 4100, 128), (1, 8200, 64)], 2) {
+        let dims = Dims::new(1, heads, len, head_dim);
+        let mut values = gaussian(dims.count(), 12);
+        values.iter_mut().enumerate().for_each(|(index, value)| *value += (index % head_dim) as f32);
+        let values: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
+        let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
+        let (format, granularity) = (Fp8Format::E4m3, Granularity::Head);
+        let quantizer = DeviceQuantizer::centered_once(&device, &on_device, format, granularity, Layout::Bhsd).unwrap();
+        let quantizer = quantizer.with_largest_code(16.0).unwrap();
+        let fits = device.arch().unwrap().has_clusters();
+        assert_eq!(quantizer.kernels(), if fits { 1 } else { 4 });
+        let mut quantized = quantizer.allocate().unwrap();
+        quantized.poison(&stream).unwrap();
+        quantizer.launch(&stream, &on_device, &mut quantized).unwrap();
+        assert_eq!(quantized.check(&stream), Ok(()));
+        let got = quantized.tensor().download(&stream).unwrap();
+        let host = Quantizer::new(format).with_largest_code(16.0);
+        let exact = host.centered().quantize(&values, dims, Layout::Bhsd).unwrap();
+        let means = got.means().unwrap();
+        for (got, exact) in means.iter().zip(exact.means().unwrap()) {
+            assert!((got - exact).abs() < 1e-5 * (1.0 + exact.abs()), "{got} and {exact} of {dims}");
+        }
+        let less: Vec<f32> = (0..dims.count())
+            .map(|index| values[index].to_f32() - means[index / (len * head_dim) * head_dim + index % head_dim])
+            .collect();
+        let expected = host.quantize(&less, dims, Layout::Bhsd).unwrap();
+        assert_bits(&got, &expected, &format!("{dims} less its means"));
     }
 }
 
@@ -165,7 +204,7 @@ fn values_are_read_once_where_they_fit() {
 fn a_launch_can_be_recorded() {
     let Some((device, stream)) = device() else { return };
     for len in [1030, 8200] {
-        let dims = Dims { batch: 1, heads: 2, len, head_dim: 128 };
+        let dims = Dims::new(1, 2, len, 128);
         let values: Vec<bf16> = gaussian(dims.count(), 9).into_iter().map(bf16::from_f32).collect();
         let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
         let quantizer =
@@ -187,7 +226,7 @@ fn a_launch_can_be_recorded() {
 #[test]
 fn the_bits_are_those_of_the_host_at_every_scale() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 1, heads: 1, len: 254, head_dim: 128 };
+    let dims = Dims::new(1, 1, 254, 128);
     let granularity = Granularity::Block { rows: 1 };
     for mantissa in [0, 1, 0x0012_3457, 0x007f_fffe, 0x007f_ffff] {
         for format in FORMATS {
@@ -205,11 +244,11 @@ fn the_bits_are_those_of_the_host_at_every_scale() {
                 }
             }
             let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
-            for to in [Layout::Bhsd, Layout::BhdsExchanged] {
+            for to in [Layout::Bhsd, Layout::Packed] {
                 let quantized = quantize(&stream, &on_device, format, granularity, to).unwrap();
                 let expected = Quantizer::new(format)
                     .with_granularity(granularity)
-                    .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
+                    .with_layout(if to == Layout::Packed { Layout::Bhds } else { to })
                     .quantize(&values, dims, Layout::Bhsd)
                     .unwrap();
                 let got = quantized.tensor().download(&stream).unwrap();
@@ -222,7 +261,7 @@ fn the_bits_are_those_of_the_host_at_every_scale() {
 fn assert_same_centered<T: Number>(device: &Device, stream: &Stream, values: &[T], dims: Dims, from: Layout) {
     let on_device = DeviceValues::upload(device, stream, values, dims, from).unwrap();
     for granularity in [Granularity::Tensor, Granularity::Head, Granularity::Block { rows: 17 }] {
-        for to in [Layout::Bhsd, Layout::Bhds, Layout::BhdsExchanged] {
+        for to in [Layout::Bhsd, Layout::Bhds, Layout::Packed] {
             let quantizer = DeviceQuantizer::centered(device, &on_device, Fp8Format::E4m3, granularity, to).unwrap();
             let mut quantized = quantizer.allocate().unwrap();
             quantizer.launch(stream, &on_device, &mut quantized).unwrap();
@@ -230,7 +269,7 @@ fn assert_same_centered<T: Number>(device: &Device, stream: &Stream, values: &[T
             let got = quantized.tensor().download(stream).unwrap();
             let expected = Quantizer::new(Fp8Format::E4m3)
                 .with_granularity(granularity)
-                .with_layout(if to == Layout::BhdsExchanged { Layout::Bhds } else { to })
+                .with_layout(if to == Layout::Packed { Layout::Bhds } else { to })
                 .centered()
                 .quantize(values, dims, from)
                 .unwrap();
@@ -249,7 +288,7 @@ fn centred_the_bits_are_those_of_the_host() {
     for (batch, heads, len, head_dim) in
         [(2, 3, 131, 64), (1, 2, 1000, 128), (1, 1, 1, 8), (2, 2, 64, 72), (1, 300, 40, 64), (1, 1, 4100, 128)]
     {
-        let dims = Dims { batch, heads, len, head_dim };
+        let dims = Dims::new(batch, heads, len, head_dim);
         for from in [Layout::Bhsd, Layout::Bshd] {
             let mut values = values(dims, from);
             for (index, value) in values.iter_mut().enumerate() {
@@ -265,7 +304,7 @@ fn centred_the_bits_are_those_of_the_host() {
 #[test]
 fn the_padding_of_transposed_codes_is_zero() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 1, heads: 2, len: 21, head_dim: 64 };
+    let dims = Dims::new(1, 2, 21, 64);
     let values = DeviceValues::upload(&device, &stream, &gaussian(dims.count(), 5), dims, Layout::Bhsd).unwrap();
     for make in [DeviceQuantizer::new, DeviceQuantizer::centered] {
         let quantizer = make(&device, &values, Fp8Format::E4m3, Granularity::Head, Layout::Bhds).unwrap();
@@ -278,21 +317,11 @@ fn assert_padding(device: &Device, stream: &Stream, dims: Dims, values: &DeviceV
     quantized.poison(stream).unwrap();
     quantizer.launch(stream, values, &mut quantized).unwrap();
     // The same memory, seen as a tensor whose keys include the padding.
-    let padded = Dims { len: 32, ..dims };
-    let raw = eightfold::cuda::tensor::RawTensor {
-        dims: padded,
-        format: Fp8Format::E4m3,
-        layout: Layout::Bhds,
-        codes: quantized.tensor().codes(),
-        strides: Layout::Bhds.strides(padded),
-        granularity: Granularity::Head,
-        scales: quantized.tensor().scales(),
-        scale_count: 2,
-        means: None,
-        largest_code: None,
-    };
+    let padded = Dims::new(dims.batch, dims.heads, 32, dims.head_dim);
+    let (codes, scales) = (quantized.tensor().codes(), quantized.tensor().scales());
+    let raw = RawTensor::new(padded, Fp8Format::E4m3, Layout::Bhds, codes, Granularity::Head, scales);
     // SAFETY: the memory is that of `quantized`, which lives longer.
-    let seen = unsafe { eightfold::cuda::tensor::DeviceTensor::from_raw(device, raw) }.unwrap();
+    let seen = unsafe { DeviceTensor::from_raw(device, raw) }.unwrap();
     let codes = seen.download(stream).unwrap();
     for line in codes.codes().chunks(32) {
         assert_eq!(line[21..], [0; 11]);
@@ -302,7 +331,7 @@ fn assert_padding(device: &Device, stream: &Stream, dims: Dims, values: &DeviceV
 #[test]
 fn codes_stay_below_what_was_asked() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 1, heads: 2, len: 70, head_dim: 64 };
+    let dims = Dims::new(1, 2, 70, 64);
     let values = values(dims, Layout::Bhsd);
     let on_device = DeviceValues::upload(&device, &stream, &values, dims, Layout::Bhsd).unwrap();
     for format in FORMATS {
@@ -319,7 +348,7 @@ fn codes_stay_below_what_was_asked() {
 #[test]
 fn a_second_launch_forgets_the_first() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 1, heads: 2, len: 40, head_dim: 64 };
+    let dims = Dims::new(1, 2, 40, 64);
     let upload = |values: &[f32]| DeviceValues::upload(&device, &stream, values, dims, Layout::Bhsd).unwrap();
     let large = upload(&vec![100.0; dims.count()]);
     let small_values = gaussian(dims.count(), 6);
@@ -335,7 +364,7 @@ fn a_second_launch_forgets_the_first() {
 #[test]
 fn values_that_are_not_finite_are_found() {
     let Some((device, stream)) = device() else { return };
-    let dims = Dims { batch: 2, heads: 2, len: 100, head_dim: 64 };
+    let dims = Dims::new(2, 2, 100, 64);
     for (bad, word) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "an infinity")] {
         let mut values = gaussian(dims.count(), 7);
         values[Layout::Bhsd.strides(dims).row_offset(1, 0, 70) + 3] = bad;

@@ -1,9 +1,9 @@
 //! A device to test on, and values to test with.
 
-use eightfold::cuda::compile::Compiler;
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::quantize::{Quantizer, SMALL_CODES};
 use eightfold::{Error, Fp8Format, Fp8Tensor, Layout, Problem};
+use eightfold_lab::environment;
 use eightfold_lab::simulate::{self, Schedule};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -37,7 +37,7 @@ pub fn device() -> Option<(Device, Stream)> {
         }
         let device = Device::default()?;
         let stream = device.stream()?;
-        Compiler::find()?;
+        environment::compiler()?;
         Ok::<_, Error>((device, stream))
     };
     let required = if on_simulator() { SIMULATOR_REQUIRED } else { REQUIRED };

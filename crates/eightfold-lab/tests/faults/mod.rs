@@ -1,12 +1,17 @@
 //! Kernels that are wrong in one known way each, and the checks that must see it.
 
+mod local;
+mod noise;
 mod plain;
 
 use eightfold::{
-    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape, Values, Variant, fp8,
+    Error, Fp8Format, Fp8Tensor, Layout, Output, Problem, Result, RunReport, Scales, Shape, Values, Variant, Window,
+    fp8,
 };
 use eightfold_lab::gates::{PlannedVariant, Subject, checks};
 use half::f16;
+pub use local::{Local, Replayed};
+pub use noise::{NOISES, Noise};
 use plain::{Plain, row_offset, store, store_row};
 
 /// Where a fault shows.
@@ -18,6 +23,8 @@ pub enum Shows {
     Causal,
     /// On one of the odd problems: grouped heads, unequal lengths, rows without keys.
     OnOddProblems,
+    /// On one of the problems with a window, a softcap, sinks, or V of other channels.
+    OnScoredProblems,
 }
 
 /// One way to be wrong.
@@ -63,6 +70,16 @@ pub enum Kind {
     WeightsTruncatedTo8Bits,
     EmptyRowsNotZero,
     EmptyRowsGetLseZero,
+    WindowStartsOneTooEarly,
+    WindowStartsOneTooLate,
+    WindowEndsOneTooLate,
+    WindowEndsOneTooEarly,
+    WindowIgnored,
+    SinkForgotten,
+    SinkOfTheNextHead,
+    SinkCountedInTheOutput,
+    EmptyRowsLoseTheirSink,
+    SoftcapLeftOut,
     OutputOfAnotherSize,
     ReturnsAnError,
     Panics,
@@ -118,6 +135,16 @@ pub const FAULTS: &[Fault] = {
         fault(WeightsTruncatedTo8Bits, Anywhere, TOLERANCE),
         fault(EmptyRowsNotZero, OnOddProblems, &[checks::EMPTY_ROWS]),
         fault(EmptyRowsGetLseZero, OnOddProblems, &[checks::EMPTY_ROWS]),
+        fault(WindowStartsOneTooEarly, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE]),
+        fault(WindowStartsOneTooLate, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE]),
+        fault(WindowEndsOneTooLate, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE, checks::EMPTY_ROWS]),
+        fault(WindowEndsOneTooEarly, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE]),
+        fault(WindowIgnored, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2]),
+        fault(SinkForgotten, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE, checks::EMPTY_ROWS]),
+        fault(SinkOfTheNextHead, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE, checks::EMPTY_ROWS]),
+        fault(SinkCountedInTheOutput, OnScoredProblems, &[checks::RELATIVE_L2, checks::END_TO_END_L2]),
+        fault(EmptyRowsLoseTheirSink, OnScoredProblems, &[checks::EMPTY_ROWS, checks::NON_FINITE]),
+        fault(SoftcapLeftOut, OnScoredProblems, &[checks::RELATIVE_L2, checks::LSE, checks::END_TO_END_L2]),
         fault(OutputOfAnotherSize, Anywhere, &[checks::ERRORS]),
         fault(ReturnsAnError, Anywhere, &[checks::ERRORS]),
         fault(Panics, Anywhere, &[checks::ERRORS]),
@@ -156,7 +183,8 @@ impl Subject for Faulty {
         let shape = problem.shape();
         let rows = shape.batch * shape.query_heads * shape.query_len;
         let plain = |plain: Plain, [q, k, v]: [&Fp8Tensor; 3], output: &mut Output| {
-            plain.run(problem, [&q.dequantize(), &k.dequantize(), &v.dequantize()], output);
+            let sinks = q.sinks().unwrap_or_default();
+            plain.run(problem, [&q.dequantize(), &k.dequantize(), &v.dequantize()], sinks, output);
             Ok(RunReport::default())
         };
         match self.kind {
@@ -171,18 +199,18 @@ impl Subject for Faulty {
                 self.variant.run(problem, q, &k, &v, output)
             }
             Kind::LastKeysIgnored => {
-                let visible_keys =
-                    |problem: &Problem, query| problem.visible(query).end.min(problem.shape().key_len - TILE);
-                plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
+                let visible =
+                    |problem: &Problem, query: usize| 0..problem.visible(query).end.min(problem.shape().key_len - TILE);
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
             }
             Kind::ValuesOffByHalfAStep => {
                 let values = half_a_step_up(v);
-                Plain::default().run(problem, [&q.dequantize(), &k.dequantize(), &values], output);
+                Plain::default().run(problem, [&q.dequantize(), &k.dequantize(), &values], &[], output);
                 Ok(RunReport::default())
             }
             Kind::KeysOffByHalfAStep => {
                 let keys = half_a_step_up(k);
-                Plain::default().run(problem, [&q.dequantize(), &keys, &v.dequantize()], output);
+                Plain::default().run(problem, [&q.dequantize(), &keys, &v.dequantize()], &[], output);
                 Ok(RunReport::default())
             }
             Kind::LastQueryTileUnwritten => {
@@ -223,31 +251,67 @@ impl Subject for Faulty {
                 self.variant.run(problem, q, k, &v, output)
             }
             Kind::CausalSeesOneTooMany => {
-                let visible_keys =
-                    |problem: &Problem, query| (problem.visible(query).end + 1).min(problem.shape().key_len);
-                plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
+                let visible =
+                    |problem: &Problem, query: usize| 0..(problem.visible(query).end + 1).min(problem.shape().key_len);
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalSeesOneTooFew => {
-                let visible_keys = |problem: &Problem, query| problem.visible(query).end.saturating_sub(1);
-                plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
+                let visible = |problem: &Problem, query: usize| 0..problem.visible(query).end.saturating_sub(1);
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
             }
             Kind::CausalAlignedTopLeft => {
-                let visible_keys = |problem: &Problem, query: usize| match problem.mask() {
-                    eightfold::Mask::None => problem.shape().key_len,
-                    eightfold::Mask::Causal => (query + 1).min(problem.shape().key_len),
+                let visible = |problem: &Problem, query: usize| match problem.mask() {
+                    eightfold::Mask::Causal => 0..(query + 1).min(problem.shape().key_len),
+                    _ => 0..problem.shape().key_len,
                 };
-                plain(Plain { visible_keys, ..Plain::default() }, [q, k, v], output)
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
             }
+            Kind::WindowStartsOneTooEarly => {
+                let visible = |problem: &Problem, query: usize| {
+                    let seen = problem.visible(query);
+                    if seen.is_empty() { seen } else { seen.start.saturating_sub(1)..seen.end }
+                };
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
+            }
+            Kind::WindowStartsOneTooLate => {
+                let visible = |problem: &Problem, query: usize| {
+                    let seen = problem.visible(query);
+                    if seen.start == 0 { seen } else { seen.start + 1..seen.end }
+                };
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
+            }
+            Kind::WindowEndsOneTooLate => {
+                let visible = |problem: &Problem, query: usize| {
+                    let seen = problem.visible(query);
+                    seen.start..(seen.end + 1).min(problem.shape().key_len)
+                };
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
+            }
+            Kind::WindowEndsOneTooEarly => {
+                let visible = |problem: &Problem, query: usize| {
+                    let seen = problem.visible(query);
+                    if seen.len() > 1 { seen.start..seen.end - 1 } else { seen }
+                };
+                plain(Plain { visible, ..Plain::default() }, [q, k, v], output)
+            }
+            Kind::WindowIgnored => self.variant.run(&problem.with_window(Window::default()), q, k, v, output),
+            Kind::SinkForgotten => plain(Plain { sink: |_, _| None, ..Plain::default() }, [q, k, v], output),
+            Kind::SinkOfTheNextHead => {
+                let sink = |sinks: &[f32], head: usize| sinks.get((head + 1) % sinks.len().max(1)).copied();
+                plain(Plain { sink, ..Plain::default() }, [q, k, v], output)
+            }
+            Kind::SinkCountedInTheOutput => plain(Plain { sink_value: 1.0, ..Plain::default() }, [q, k, v], output),
+            Kind::SoftcapLeftOut => plain(Plain { softcap: |_| None, ..Plain::default() }, [q, k, v], output),
             Kind::HeadsMappedInterleaved => {
                 let kv_head = |shape: Shape, head| head % shape.kv_heads;
                 plain(Plain { kv_head, ..Plain::default() }, [q, k, v], output)
             }
             Kind::SumInHalfPrecision => {
-                let accumulator = |sum| f16::from_f32(sum).to_f32();
+                let accumulator = |sum| f16::from_f64(sum).to_f64();
                 plain(Plain { accumulator, ..Plain::default() }, [q, k, v], output)
             }
             Kind::WeightsTruncatedTo8Bits => {
-                let weight = |weight: f32| (weight * 256.0).floor() / 256.0;
+                let weight = |weight: f64, _| (weight * 256.0).floor() / 256.0;
                 plain(Plain { weight, ..Plain::default() }, [q, k, v], output)
             }
             Kind::OutputInTheOtherLayout => {
@@ -268,6 +332,7 @@ impl Subject for Faulty {
             | Kind::LastChannelsZero
             | Kind::EmptyRowsNotZero
             | Kind::EmptyRowsGetLseZero
+            | Kind::EmptyRowsLoseTheirSink
             | Kind::SecondLaunchDoesNothing => {
                 let report = self.variant.run(problem, q, k, v, output);
                 self.spoil(problem, [q, k, v], output);
@@ -281,7 +346,7 @@ impl Faulty {
     /// Breaks a right output.
     fn spoil(&self, problem: &Problem, [q, k, _]: [&Fp8Tensor; 3], output: &mut Output) {
         let Shape { query_len, head_dim, .. } = problem.shape();
-        let rows = output.values.len() / head_dim;
+        let rows = output.values.len() / problem.value_dims().head_dim;
         let empty = |row: &usize| problem.visible(row % query_len).is_empty();
         let values = output.values.to_f32();
         match self.kind {
@@ -318,6 +383,10 @@ impl Faulty {
             Kind::EmptyRowsGetLseZero => {
                 let lse = output.lse.iter_mut().flatten().enumerate();
                 lse.filter(|(row, _)| empty(row)).for_each(|(_, lse)| *lse = 0.0);
+            }
+            Kind::EmptyRowsLoseTheirSink => {
+                let lse = output.lse.iter_mut().flatten().enumerate();
+                lse.filter(|(row, _)| empty(row)).for_each(|(_, lse)| *lse = f32::NEG_INFINITY);
             }
             _ => {}
         }

@@ -1,18 +1,18 @@
 //! A compiler to test with, and what is compiled.
 
-use eightfold::cuda::compile::{Compiler, Program};
-use eightfold::cuda::{Arch, Specialisation};
+use eightfold::cuda::Arch;
+use eightfold::lab::Specialisation;
+use eightfold::lab::compile::{Compiler, Program};
 use eightfold::{Granularity, Mask, Problem, Shape};
-use eightfold_lab::compile::{Compiled, compile_all};
+use eightfold_lab::compile::early_touches as early_touches_in;
+use eightfold_lab::compile::{Compiled, Disassembler, compile_all};
 use eightfold_lab::environment;
-use std::sync::Once;
+use rayon::prelude::*;
 
 /// The compiler; none where there is none, unless one is required.
 pub fn compiler() -> Option<&'static Compiler> {
-    static SETTLED: Once = Once::new();
     // What was compiled before, by these tests or by the command, is not compiled again.
-    SETTLED.call_once(|| environment::settle(None).unwrap());
-    match Compiler::find() {
+    match environment::compiler() {
         Ok(compiler) => Some(compiler),
         Err(error) if std::env::var_os("EIGHTFOLD_REQUIRE_NVRTC").is_some() => panic!("{error}"),
         Err(error) => {
@@ -47,4 +47,29 @@ pub fn failures(compiler: &Compiler, jobs: Vec<(String, Program, Arch)>) -> Vec<
 /// How many random configs are compiled: as many as `EIGHTFOLD_DRAWS` says.
 pub fn count_of_draws(usual: usize) -> usize {
     std::env::var("EIGHTFOLD_DRAWS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+}
+
+/// Where there is a disassembler: what it says of accumulators that are touched before the wait for their product. Of no kernel
+/// may there be any, and of each there must be some as soon as its waits are taken out.
+pub fn early_touches(compiler: &Compiler, jobs: &[(String, Program, Arch)]) -> Vec<String> {
+    let tool = match Disassembler::find() {
+        Ok(tool) => tool,
+        Err(error) if std::env::var_os("EIGHTFOLD_REQUIRE_NVDISASM").is_some() => panic!("{error}"),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return Vec::new();
+        }
+    };
+    let judge = |(name, program, arch): &(String, Program, Arch)| {
+        let text = compiler.compile(program, *arch).and_then(|cubin| tool.disassemble(&cubin));
+        let text = text.unwrap_or_else(|error| panic!("{name}: {error}"));
+        match early_touches_in(&text) {
+            Ok(touches) if touches.is_empty() => {}
+            found => return Some(format!("{name}: {found:?}")),
+        }
+        let without_waits = text.replace("WARPGROUP.DEPBAR.LE gsb0, 0x0", "NOP");
+        let found = early_touches_in(&without_waits);
+        (!found.as_ref().is_ok_and(|touches| !touches.is_empty())).then(|| format!("{name} without waits: {found:?}"))
+    };
+    jobs.par_iter().filter_map(judge).collect()
 }

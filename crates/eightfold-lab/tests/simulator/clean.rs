@@ -49,9 +49,9 @@ fn variants(all: bool) -> Vec<Job> {
     for (turn, (head_dim, mask)) in
         [(64, Mask::None), (64, Mask::Causal), (128, Mask::None), (128, Mask::Causal)].into_iter().enumerate()
     {
-        let stages = Kernel::Hopper.stages(head_dim, mask).into_iter();
-        let ladder = Kernel::Ladder.stages(head_dim, mask).into_iter().filter(|_| all || head_dim == 64);
-        let others = Kernel::Hopper.others(head_dim, mask).into_iter().enumerate();
+        let stages = Kernel::HOPPER.stages(head_dim, mask).into_iter();
+        let ladder = Kernel::LADDER.stages(head_dim, mask).into_iter().filter(|_| all || head_dim == 64);
+        let others = Kernel::HOPPER.others(head_dim, mask).into_iter().enumerate();
         let others = others.filter(|(index, _)| all || index % 4 == turn).map(|(_, other)| other);
         for (index, candidate) in ladder.chain(stages).chain(others).enumerate() {
             jobs.extend(job(&candidate, head_dim, mask, index));
@@ -227,7 +227,7 @@ fn values_in_rows_are_arranged_and_nothing_is_found() {
         return;
     }
     let variant = "hopper:warpgroups=2,tile_keys=64,stages=3,promote=256,sums=registers,flight=2";
-    let shapes = ["1,2,2,70,333,64", "2,4,2,33,129,128"];
+    let shapes = ["1,2,2,70,333,64", "2,4,2,33,129,128", "1,2,2,33,150,72"];
     let jobs: Vec<_> =
         [Layout::Bhsd, Layout::Bshd].into_iter().flat_map(|layout| shapes.map(|s| (layout, s))).collect();
     let failed = in_parallel(jobs, |(layout, shape)| {

@@ -66,7 +66,7 @@ type Fault = (&'static str, Target, &'static str, &'static [(&'static str, &'sta
 
 const ATTENTION: &str = "hopper/attention.cu";
 const PRODUCE: &str = "hopper/produce.cuh";
-const SUMS: &str = "hopper/sums.cuh";
+const ACCUMULATOR: &str = "hopper/accumulator.cuh";
 const SHARED: &str = "hopper/shared.cuh";
 const PIPELINE: &str = "ladder/pipeline.cuh";
 const SOFTMAX: &str = "ladder/softmax.cuh";
@@ -74,31 +74,31 @@ const SOFTMAX: &str = "ladder/softmax.cuh";
 #[rustfmt::skip]
 const FAULTS: &[Fault] = &[
     // Hopper, tiles streamed through a ring of buffers.
-    ("lane 0 hands an unused stage back before its warp has waited", CAUSAL, ATTENTION, &[("        __syncwarp();\n        leave(empty);", "        leave(empty);")]),
-    ("no wait until V is there", STREAMED, ATTENTION, &[("follow_maximum(scores);\n        sleep_until_phase(shared.values_full(ring.stage), ring.parity);", "follow_maximum(scores);")]),
-    ("no wait until K is there", STREAMED, ATTENTION, &[("__device__ void await_keys() { sleep_until_phase(shared.keys_full(ring.stage), ring.parity); }", "__device__ void await_keys() {}")]),
+    ("lane 0 hands an unused stage back before its warp has waited", CAUSAL, ATTENTION, &[("        __syncwarp();\n        release(empty);", "        release(empty);")]),
+    ("no wait until V is there", STREAMED, ATTENTION, &[("update_row_max();\n        sleep_until_phase(shared.values_full(ring.stage), ring.parity);", "update_row_max();")]),
+    ("no wait until K is there", STREAMED, ATTENTION, &[("__device__ void wait_for_keys() { sleep_until_phase(shared.keys_full(ring.stage), ring.parity); }", "__device__ void wait_for_keys() {}")]),
     ("no wait until Q is there", STREAMED, ATTENTION, &[("sleep_until_phase(shared.queries_full(), round % 2);", "")]),
-    ("K is never handed back", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        leave(shared.keys_empty(ring.stage));", "wait_for_products<0>();")]),
-    ("K is handed back before its product is done", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        leave(shared.keys_empty(ring.stage));", "leave(shared.keys_empty(ring.stage));\n        wait_for_products<0>();")]),
-    ("V is handed back while its products run", STREAMED, ATTENTION, &[("shared.values(ring.stage));\n        ring.advance();", "shared.values(ring.stage));\n        leave(shared.values_empty(ring.stage));\n        ring.advance();"), ("if (visited > 0) leave(shared.values_empty(before));", "")]),
-    ("Q is handed back at the last tile, not the first", IN_ROUNDS, ATTENTION, &[("if (tile == work.first_tile) leave(shared.queries_empty());", "if (tile == work.last_tile - 1) leave(shared.queries_empty());")]),
-    ("barriers are not published to the copy engine", STREAMED, SHARED, &[("make_pair(values_full(stage), values_empty(stage));\n        publish_barriers();", "make_pair(values_full(stage), values_empty(stage));")]),
+    ("K is never handed back", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        release(shared.keys_empty(ring.stage));", "wait_for_products<0>();")]),
+    ("K is handed back before its product is done", STREAMED, ATTENTION, &[("wait_for_products<0>();\n        release(shared.keys_empty(ring.stage));", "release(shared.keys_empty(ring.stage));\n        wait_for_products<0>();")]),
+    ("V is handed back while its products run", STREAMED, ATTENTION, &[("acc.fresh = false;\n        ring.advance();", "acc.fresh = false;\n        release(shared.values_empty(ring.stage));\n        ring.advance();"), ("if (visited > 0) release(shared.values_empty(before));", "")]),
+    ("Q is handed back at the last tile, not the first", IN_ROUNDS, ATTENTION, &[("if (tile == first_seen()) release(shared.queries_empty());", "if (tile == work.last_tile - 1) release(shared.queries_empty());")]),
+    ("barriers are not published to TMA", STREAMED, SHARED, &[("make_pair(values_full(stage), values_empty(stage));\n        publish_barriers();", "make_pair(values_full(stage), values_empty(stage));")]),
     ("a barrier is made for one warp too many", STREAMED, SHARED, &[("init_barrier(empty, 4 * WARPGROUPS);", "init_barrier(empty, 4 * WARPGROUPS + 1);")]),
     ("a barrier is made for one warp too few", STREAMED, SHARED, &[("init_barrier(empty, 4 * WARPGROUPS);", "init_barrier(empty, 4 * WARPGROUPS - 1);")]),
     ("the producer does not wait until K's place is empty", STREAMED, PRODUCE, &[("sleep_until_phase(shared.keys_empty(ring.stage), ring.parity ^ 1);", "")]),
     ("the producer does not wait until V's place is empty", STREAMED, PRODUCE, &[("sleep_until_phase(shared.values_empty(ring.stage), ring.parity ^ 1);", "")]),
     ("the producer does not wait until Q's place is empty", IN_ROUNDS, PRODUCE, &[("sleep_until_phase(shared.queries_empty(), queries_parity ^ 1);", "")]),
     ("too few bytes are expected", STREAMED, PRODUCE, &[("arrive_expecting(full, KEY_BYTES);", "arrive_expecting(full, KEY_BYTES / 2);")]),
-    ("too many bytes are expected", STREAMED, PRODUCE, &[("arrive_expecting(full, TILE_KEYS * HEAD_DIM);", "arrive_expecting(full, TILE_KEYS * HEAD_DIM + 16);")]),
-    ("a box goes to a misaligned place", STREAMED, PRODUCE, &[("copy_box(shared.queries(), &problem.q", "copy_box(shared.queries() + 16, &problem.q")]),
+    ("too many bytes are expected", STREAMED, PRODUCE, &[("arrive_expecting(full, TILE_KEYS * VALUE_TILE);", "arrive_expecting(full, TILE_KEYS * VALUE_TILE + 16);")]),
+    ("a box goes to a misaligned place", STREAMED, PRODUCE, &[("copy_box(shared.queries() + line", "copy_box(shared.queries() + 16 + line")]),
     ("no wait for the product of scores", STREAMED, ATTENTION, &[("read_scales(tile);\n        wait_for_products<0>();", "read_scales(tile);")]),
-    ("products with V are not committed", STREAMED, SUMS, &[("commit_products();", "")]),
-    ("no wgmma.fence before products with V", STREAMED, SUMS, &[("fence_products();", "")]),
-    ("one set of registers for all products in flight", STREAMED, SUMS, &[("words[step], rest", "words[0], rest"), ("multiply_registers<E5M2>(value, words[step]", "multiply_registers<E5M2>(value, words[0]")]),
+    ("products with V are not committed", STREAMED, ACCUMULATOR, &[("commit_products();", "")]),
+    ("no wgmma.fence before products with V", STREAMED, ACCUMULATOR, &[("fence_products();", "")]),
+    ("one set of registers for all products in flight", STREAMED, ACCUMULATOR, &[("add_product(weights.words[step]", "auto& one = const_cast<Weights&>(weights).words[VALUE_STEPS - 1];\n        for (int i = 0; i < 4; ++i) one[i] = weights.words[step][i];\n        add_product(one")]),
     ("ones are not published to the tensor cores", STREAMED, SHARED, &[("            store_shared_16(address, make_uint4(word, word, word, word));\n        }\n        publish_stores();", "            store_shared_16(address, make_uint4(word, word, word, word));\n        }")]),
     ("computing threads do not wait until barriers are made", STREAMED, ATTENTION, &[("sync_threads_of_role<READY, THREADS>();", "")]),
     ("two numbers of threads at one barrier", STREAMED, ATTENTION, &[("arrive_numbered(READY, THREADS);", "arrive_numbered(READY, THREADS + 32);")]),
-    ("the parity never flips", STREAMED, SHARED, &[("parity ^= 1;", "")]),
+    ("the parity never flips", STREAMED, "attention/ring.cuh", &[("parity ^= 1;", "")]),
     ("registers that the producers keep are taken as well", STREAMED, ATTENTION, &[("take_registers<COMPUTE_REGISTERS>();", "take_registers<COMPUTE_REGISTERS + 16>();")]),
     ("no bound on rows of the output", STREAMED, "hopper/store.cuh", &[("if (!row.exists) continue;", "")]),
     ("rows that a copy brings are cleared as well", PACKED, ATTENTION, &[("if (problem.packed_heads > 1) shared.clear_queries(problem.packed_heads * problem.query_len);", "if (problem.packed_heads > 1) shared.clear_queries(0);")]),
@@ -123,7 +123,7 @@ const FAULTS: &[Fault] = &[
     ("one group of copies too few is waited for", THREE_STAGE, PIPELINE, &[("wait_for_copies<AHEAD - 1>();", "wait_for_copies<AHEAD>();")]),
     ("no barrier after widening", THREE_STAGE, PIPELINE, &[("widen_stage(shared, stage, thread);\n            sync_compute_warps();", "widen_stage(shared, stage, thread);")]),
     ("no bound on queries", THREE_STAGE, "ladder/scores.cuh", &[("bool exists = query < problem.query_len;", "bool exists = true;")]),
-    ("no bound on keys", THREE_STAGE, "ladder/load.cuh", &[("bool exists = key < problem.key_len;", "bool exists = true;")]),
+    ("no bound on keys", THREE_STAGE, "ladder/load.cuh", &[("bool exists = key < problem.key_len && bytes > 0;", "bool exists = bytes > 0;")]),
     ("no bound on rows of the output", THREE_STAGE, "ladder/store.cuh", &[("if (end.query >= problem.query_len) continue;", "")]),
     ("no __syncwarp after scores", REUSE, SOFTMAX, &[("make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);\n        }\n    }\n    __syncwarp();", "make_float2(pair[2 * row] * scale, pair[2 * row + 1] * scale);\n        }\n    }")]),
     ("no __syncwarp before weights take the scores' place", REUSE, SOFTMAX, &[("__syncwarp();  // weights may lie where the scores were", "")]),

@@ -1,5 +1,5 @@
-// Every instruction of `ptx/` whose result is a number, on numbers drawn at random, each kind by itself: what an H200 makes
-// of them, the simulator must make of them.
+// Every instruction of `ptx/` whose result is a number, on numbers drawn at random, each kind by itself: what an H200
+// makes of them, the simulator must make of them.
 //
 // Macros: KIND, one of those below; IS_E5M2.
 #include "hopper/descriptor.cuh"

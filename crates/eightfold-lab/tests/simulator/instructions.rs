@@ -5,8 +5,9 @@
 use crate::support::simulator;
 use cudarc::driver::sys;
 use eightfold::cuda::Arch;
-use eightfold::cuda::compile::{Compiler, Program};
 use eightfold::cuda::driver::Device;
+use eightfold::lab::compile::Program;
+use eightfold_lab::environment;
 use eightfold_lab::simulate::{self, Schedule};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -142,7 +143,8 @@ fn compute(kind: &Kind) -> Vec<u32> {
     };
     let device = Device::default().unwrap();
     device.stream().unwrap().synchronize().unwrap();
-    let cubin = Compiler::find().unwrap().compile_text(include_str!("instructions.cu"), &program, Arch::Sm90a).unwrap();
+    let cubin =
+        environment::compiler().unwrap().compile_text(include_str!("instructions.cu"), &program, Arch::Sm90a).unwrap();
     let mut random = Random(kind.number as u64 * 2 + u64::from(kind.e5m2));
     let input: Vec<u32> = (0..kind.blocks)
         .flat_map(|_| (0..kind.words_in).map(|at| (kind.draw)(&mut random, at)).collect::<Vec<_>>())

@@ -6,7 +6,14 @@
 
 mod calibration;
 mod clean;
+mod dump;
 mod faults;
 mod instructions;
+mod int8;
+mod page_faults;
+mod paged;
+#[path = "../paged/mod.rs"]
+mod pages;
+mod problems;
 mod quantizers;
 mod support;

@@ -36,6 +36,9 @@ inline unsigned exp2_halves(unsigned x) {
     const uint16_t* powers = sim::exp2_of_halves();
     return powers[x & 0xffff] | static_cast<unsigned>(powers[x >> 16]) << 16;
 }
+inline unsigned tanh_halves(unsigned x) {
+    return of_halves([](double y) { return __builtin_tanh(y); }, x);
+}
 inline unsigned both_halves(float x) { return sim::to_f16(x) * 0x10001u; }
 inline unsigned both_halves_down(float x) { return sim::to_f16_down(x) * 0x10001u; }
 inline unsigned pack_e4m3_halves(unsigned a, unsigned b) {

@@ -5,6 +5,9 @@ template <int PENDING>
 inline void wait_for_products() {
     sim::wait_for_products(PENDING);
 }
+inline void settle(float&) {}
+inline void settle(unsigned&) {}
+inline void settle(int&) {}
 inline void clear(float& accumulator) { accumulator = 0.0f; }
 template <bool E5M2, int COUNT>
 inline void multiply_shared(unsigned (&d)[COUNT], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -13,6 +16,10 @@ inline void multiply_shared(unsigned (&d)[COUNT], unsigned long long a, unsigned
 template <bool E5M2, int COUNT>
 inline void multiply_shared(float (&d)[COUNT], unsigned long long a, unsigned long long b, bool accumulate) {
     sim::multiply({2 * COUNT, false, E5M2, E5M2, accumulate, a, b}, reinterpret_cast<uint32_t*>(d), nullptr);
+}
+template <bool, int COUNT>
+inline void multiply_shared(int (&d)[COUNT], unsigned long long a, unsigned long long b, bool accumulate) {
+    sim::multiply({2 * COUNT, false, false, false, accumulate, a, b, true}, reinterpret_cast<uint32_t*>(d), nullptr);
 }
 template <bool B_E5M2, int COUNT>
 inline void multiply_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, bool accumulate) {

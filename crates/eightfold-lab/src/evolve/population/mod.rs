@@ -4,8 +4,9 @@ mod best;
 mod elite;
 mod islands;
 
-use super::space::Point;
-use eightfold::{Error, Result, suggest};
+use super::genome::Genome;
+use eightfold::lab::suggest;
+use eightfold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +16,8 @@ use std::str::FromStr;
 pub struct Member {
     /// Its trial.
     pub trial: usize,
-    /// Its knobs.
-    pub point: Point,
+    /// What it is.
+    pub genome: Genome,
     /// Its speed-up over the baseline.
     pub speed_up: f64,
 }
@@ -79,7 +80,7 @@ impl FromStr for Policy {
 }
 
 /// Puts a member where it belongs, the best first; of equals the earlier.
-fn insert(members: &mut Vec<Member>, member: Member) {
+pub fn insert(members: &mut Vec<Member>, member: Member) {
     let before = |kept: &Member| (kept.speed_up, member.trial) >= (member.speed_up, kept.trial);
     let place = members.partition_point(before);
     members.insert(place, member);
@@ -88,9 +89,10 @@ fn insert(members: &mut Vec<Member>, member: Member) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evolve::space::Point;
 
     fn member(trial: usize, speed_up: f64) -> Member {
-        Member { trial, point: Point(vec![trial as u8]), speed_up }
+        Member { trial, genome: Genome::shipped(Point(vec![trial as u8])), speed_up }
     }
 
     fn trials(members: &[Member]) -> Vec<usize> {

@@ -1,6 +1,7 @@
 //! The guiding layer: which information the next candidate is made from.
 
 use super::View;
+use crate::evolve::genome::Genome;
 use crate::evolve::insights::Step;
 use crate::evolve::population::{Member, Policy};
 use crate::evolve::space::below;
@@ -65,7 +66,7 @@ pub fn decide(view: &View, generator: &mut ChaCha8Rng) -> Guidance {
 }
 
 /// A place in a list, the first twice as likely as the second, and so on.
-fn rank(count: usize, generator: &mut ChaCha8Rng) -> usize {
+pub(super) fn rank(count: usize, generator: &mut ChaCha8Rng) -> usize {
     let mut place = 0;
     while place + 1 < count && generator.next_u64().is_multiple_of(3) {
         place += 1;
@@ -75,12 +76,13 @@ fn rank(count: usize, generator: &mut ChaCha8Rng) -> usize {
 
 /// An insight that leads from the parent to a point that was not tried, by its weight.
 fn insight(view: &View, parent: &Member, generator: &mut ChaCha8Rng) -> Option<(String, Step)> {
-    let trial = &view.history[parent.trial];
-    let mut steps = view.insights.steps(view.space, &parent.point, &trial.fate, &trial.evidence);
+    let trial = view.history.get(parent.trial)?;
+    let Genome { point, .. } = &parent.genome;
+    let mut steps = view.insights.steps(view.space, point, &trial.fate, &trial.evidence);
     steps.retain(|(_, step, _)| {
-        let mut point = parent.point.clone();
+        let mut point = point.clone();
         point.0[step.knob] = step.to;
-        view.space.contains(&point) && !view.tried.contains(&point)
+        view.space.contains(&point) && !view.tried.contains(&parent.genome.with(point))
     });
     let total: f64 = steps.iter().map(|(.., weight)| weight).sum();
     let mut left = total * (generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64;

@@ -1,14 +1,18 @@
 //! How the space is traversed, in two layers: the guide decides what to look at, the proposal turns it into a candidate.
 //!
 //! The split is EvoEngineer's (arXiv 2510.03760), whose full variant looks at everything: the task, past solutions, and
-//! insights. Here the proposal is made of knobs, so that it needs no language model; one can be plugged in as a mutator.
+//! insights. Proposals of knobs need no language model. One can be plugged in as a mutator: [`ask`] then decides what it is
+//! asked to do, and the prompt says it.
 
+mod ask;
 mod guide;
 mod propose;
 
+pub use ask::ask;
 pub use guide::{Guidance, decide};
 pub use propose::propose;
 
+use super::genome::Genome;
 use super::insights::Insights;
 use super::population::{Member, Policy};
 use super::space::{Point, Space};
@@ -27,11 +31,11 @@ pub struct View<'a> {
     pub trial: usize,
     /// What was tried before, as far as its outcome is known to this trial.
     pub history: &'a [Trial],
-    /// The points of those and of what is under way.
-    pub tried: &'a HashSet<Point>,
+    /// What those were and what is under way.
+    pub tried: &'a HashSet<Genome>,
     /// The points in the order of the trials.
     pub order: &'a [Point],
-    /// Whom this trial's candidate may be made from, the best first.
+    /// Whom this trial's candidate may be made from, the best first. The baseline's speed-up is known before it is timed.
     pub parents: &'a [Member],
     /// What was learned.
     pub insights: &'a Insights,

@@ -1,6 +1,7 @@
-//! The proposal layer: guidance becomes a point that was not tried before.
+//! The proposal layer: guidance becomes a candidate that was not tried before.
 
 use super::{Guidance, View};
+use crate::evolve::genome::Genome;
 use crate::evolve::population::Member;
 use crate::evolve::space::{Point, below};
 use crate::evolve::trial::Operator;
@@ -13,42 +14,42 @@ const TRIES: usize = 64;
 /// Random points of which the one farthest from everything tried is taken.
 const FARTHEST_OF: usize = 8;
 
-/// A point that was not tried, and the operator that made it; none where the whole space was tried.
-pub fn propose(view: &View, guidance: &Guidance, generator: &mut ChaCha8Rng) -> Option<(Point, Operator)> {
-    let fresh = |point: &Point| view.space.contains(point) && !view.tried.contains(point);
+/// One that was not tried, and the operator that made it; none where the whole space was tried.
+pub fn propose(view: &View, guidance: &Guidance, generator: &mut ChaCha8Rng) -> Option<(Genome, Operator)> {
+    let fresh = |genome: &Genome| view.space.contains(&genome.point) && !view.tried.contains(genome);
     let made = match (guidance.operator, &guidance.parents[..]) {
         (Operator::Mutation, [parent]) => {
             let followed = guidance.insight.as_ref().map(|(_, step)| {
-                let mut point = parent.point.clone();
+                let mut point = parent.genome.point.clone();
                 point.0[step.knob] = step.to;
-                point
+                parent.genome.with(point)
             });
             followed
                 .into_iter()
                 .chain((0..TRIES).map(|_| mutate(view, parent, generator)))
-                .find(|point| fresh(point))
-                .map(|point| (point, Operator::Mutation))
+                .find(fresh)
+                .map(|genome| (genome, Operator::Mutation))
         }
         (Operator::Crossover, [first, second]) => {
-            let crossed = (0..TRIES / 2).map(|_| cross(first, second, generator)).find(|point| fresh(point));
-            crossed.map(|point| (point, Operator::Crossover)).or_else(|| {
+            let crossed = (0..TRIES / 2).map(|_| cross(first, second, generator)).find(fresh);
+            crossed.map(|genome| (genome, Operator::Crossover)).or_else(|| {
                 // The two have nothing new to say to each other.
-                let mutated = (0..TRIES).map(|_| mutate(view, first, generator)).find(|point| fresh(point));
-                mutated.map(|point| (point, Operator::Mutation))
+                let mutated = (0..TRIES).map(|_| mutate(view, first, generator)).find(fresh);
+                mutated.map(|genome| (genome, Operator::Mutation))
             })
         }
         _ => None,
     };
     made.or_else(|| {
         let spread = if guidance.used.is_empty() { 1 } else { FARTHEST_OF };
-        sample(view, spread, generator).map(|point| (point, Operator::Sample))
+        sample(view, spread, generator).map(|point| (Genome::shipped(point), Operator::Sample))
     })
 }
 
 /// One knob set anew, sometimes two or three.
-fn mutate(view: &View, parent: &Member, generator: &mut ChaCha8Rng) -> Point {
+fn mutate(view: &View, parent: &Member, generator: &mut ChaCha8Rng) -> Genome {
     let knobs = view.space.family().knobs;
-    let mut point = parent.point.clone();
+    let mut point = parent.genome.point.clone();
     let changes = match generator.next_u64() % 10 {
         0..6 => 1,
         6..9 => 2,
@@ -58,13 +59,17 @@ fn mutate(view: &View, parent: &Member, generator: &mut ChaCha8Rng) -> Point {
         let knob = below(generator, knobs.len());
         point.0[knob] = below(generator, knobs[knob].values.len()) as u8;
     }
-    point
+    parent.genome.with(point)
 }
 
-/// Each knob from one of two.
-fn cross(first: &Member, second: &Member, generator: &mut ChaCha8Rng) -> Point {
-    let knobs = first.point.0.iter().zip(&second.point.0);
-    Point(knobs.map(|(one, other)| if generator.next_u64().is_multiple_of(2) { *one } else { *other }).collect())
+/// Each knob from one of two, and the source.
+fn cross(first: &Member, second: &Member, generator: &mut ChaCha8Rng) -> Genome {
+    let (one, other) = (&first.genome, &second.genome);
+    let knobs = one.point.0.iter().zip(&other.point.0);
+    let mut first = || generator.next_u64().is_multiple_of(2);
+    let point = Point(knobs.map(|(one, other)| if first() { *one } else { *other }).collect());
+    // Where there is no choice nothing is drawn.
+    if one.source == other.source || first() { one.with(point) } else { other.with(point) }
 }
 
 /// Of this many points that were not tried, the one farthest from all that were.
@@ -72,7 +77,7 @@ fn sample(view: &View, count: usize, generator: &mut ChaCha8Rng) -> Option<Point
     let mut drawn: Vec<Point> = Vec::new();
     for _ in 0..TRIES {
         let point = view.space.sample(generator);
-        if !view.tried.contains(point) {
+        if is_new(view, point) {
             drawn.push(point.clone());
         }
         if drawn.len() == count {
@@ -80,7 +85,7 @@ fn sample(view: &View, count: usize, generator: &mut ChaCha8Rng) -> Option<Point
         }
     }
     if drawn.is_empty() {
-        let left: Vec<&Point> = view.space.points().iter().filter(|point| !view.tried.contains(*point)).collect();
+        let left: Vec<&Point> = view.space.points().iter().filter(|point| is_new(view, point)).collect();
         if left.is_empty() {
             return None;
         }
@@ -90,4 +95,8 @@ fn sample(view: &View, count: usize, generator: &mut ChaCha8Rng) -> Option<Point
     // The first of those that are equally far, so that a single draw stays as it fell.
     let farthest = drawn.iter().map(distance).max()?;
     drawn.into_iter().find(|point| distance(point) == farthest)
+}
+
+fn is_new(view: &View, point: &Point) -> bool {
+    !view.tried.contains(&Genome::shipped(point.clone()))
 }
