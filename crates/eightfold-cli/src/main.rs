@@ -5,10 +5,12 @@ mod commands;
 mod interrupt;
 mod output;
 mod progress;
+mod renamed;
 mod threads;
 
 use arguments::Command;
 use eightfold_lab::environment;
+use output::page;
 use std::process::ExitCode;
 
 /// Whether everything that was asked for holds.
@@ -29,11 +31,21 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let (json, nvrtc) = (arguments.json, arguments.nvrtc.as_deref());
+    page::settle(arguments.page());
     let settled = threads::settle(arguments.threads).and_then(|()| environment::settle(nvrtc));
     let verdict = settled.and_then(|()| match arguments.command {
         None => commands::ladder::execute(&arguments.ladder, json),
+        Some(Command::Ladder(arguments)) => commands::ladder::execute(&arguments, json),
+        Some(Command::Survey(arguments)) => commands::survey::execute(&arguments, json),
+        Some(Command::Ablation(arguments)) => commands::ablation::execute(&arguments, json),
+        Some(Command::Gate(own)) => commands::gate::execute(&own, nvrtc, json),
+        Some(Command::Build(arguments)) => commands::build::execute(&arguments, json),
         Some(Command::Run(arguments)) => commands::run::execute(&arguments, json),
         Some(Command::Bench(arguments)) => commands::bench::execute(&arguments, json),
+        Some(Command::Dump(arguments)) => commands::dump::execute(&arguments, json),
+        Some(Command::List(arguments)) => commands::list::execute(&arguments, json),
+        Some(Command::Completions(arguments)) => commands::completions::execute(&arguments),
+        Some(Command::Man(arguments)) => commands::man::execute(&arguments),
         Some(Command::Book) => commands::book::execute(),
         Some(Command::Compare(own)) => commands::compare::execute(&own, nvrtc, json),
         Some(Command::Profile(own)) => commands::profile::execute(&own, nvrtc, json),
@@ -41,6 +53,7 @@ fn main() -> ExitCode {
         Some(Command::Evolve(own)) => commands::evolve::execute(&own, nvrtc, json),
         Some(Command::Worker(arguments)) => commands::worker::execute(&arguments),
         Some(Command::Ledger(own)) => commands::ledger::execute(&own, nvrtc, json),
+        Some(Command::Mutants(own)) => commands::mutants::execute(&own, nvrtc, json),
         Some(Command::Records(arguments)) => commands::records::execute(&arguments, json),
         Some(Command::Report(arguments)) => commands::report::execute(&arguments, json),
         Some(Command::Attend(arguments)) => commands::attend::execute(&arguments, json),

@@ -1,6 +1,7 @@
 //! Progress for a person: a bar on a terminal, nothing in a pipe.
 
 use crate::commands::recording::Recording;
+use crate::output::page::page;
 use eightfold_lab::progress::Progress;
 use eightfold_lab::record::Group;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,7 +20,7 @@ const STEPS: u64 = 1000;
 impl Bar {
     /// A bar that is visible only if standard error is a terminal.
     pub fn new() -> Self {
-        if !std::io::stderr().is_terminal() {
+        if !std::io::stderr().is_terminal() || page().quiet {
             return Bar { bar: ProgressBar::hidden() };
         }
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
@@ -41,6 +42,21 @@ impl<'a> KeepingBar<'a> {
     /// A bar for the job that this record is of.
     pub fn new(recording: &'a RefCell<Recording>) -> Self {
         KeepingBar { bar: Bar::new(), recording }
+    }
+
+    /// The line that the bar takes, to print beside it.
+    pub fn line(&self) -> Line {
+        Line(self.bar.bar.clone())
+    }
+}
+
+/// The line of a bar.
+pub struct Line(ProgressBar);
+
+impl Line {
+    /// Does this while the bar is out of the way.
+    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
     }
 }
 

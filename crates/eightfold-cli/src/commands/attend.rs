@@ -1,13 +1,12 @@
 //! `eightfold attend`: attention on the user's own tensors.
 
 use super::run::{FileLayout, OwnInputArguments};
-use super::selection::{AccuracyArguments, OutputArgument};
+use super::selection::{self, AccuracyArguments, OutputArgument, ScoringArguments};
 use crate::{Verdict, output};
 use clap::Args;
-use eightfold::quantize::SMALL_CODES;
+use eightfold::quantize::small_codes;
 use eightfold::{Mask, Output, Problem, Result};
 use eightfold_lab::choice::{self, Choice};
-use eightfold_lab::kernel::suited;
 use eightfold_lab::record::ProblemRecord;
 use eightfold_lab::store;
 use eightfold_lab::tensors::{self, UserTensors};
@@ -21,24 +20,27 @@ pub struct Arguments {
     /// Safetensors file with q, k and v
     ///
     /// Each has four dimensions, in F32, F16 or BF16 (quantised here, with one scale per head) or in F8_E4M3 or
-    /// F8_E5M2 with q_scale, k_scale, v_scale in F32: one element is a scale for the whole tensor, (B,H) one per
-    /// head, (B,H,N) one for each of N blocks of ceil(S/N) rows.
+    /// F8_E5M2 (q and k also in I8) with q_scale, k_scale, v_scale in F32: one element is a scale for the whole tensor, (B,H) one per
+    /// head, (B,H,N) one for each of N blocks of ceil(S/N) rows. v may have other channels than q and k. sinks in F32,
+    /// one for each head of q, are attention sinks.
     #[arg(long, value_name = "FILE")]
     inputs: PathBuf,
     /// Safetensors file to write: o in the layout of the inputs, and lse as (B,H,S) if wanted
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    to: PathBuf,
     #[command(flatten)]
     own: OwnInputArguments,
     /// Causal mask: the last query sees every key
     #[arg(long)]
     causal: bool,
-    /// Variant to run [default: what explain says runs]
-    #[arg(long, visible_alias = "kernel")]
+    #[command(flatten)]
+    scoring: ScoringArguments,
+    /// Variant to run, or gpu for what runs on this machine's GPU [default: what explain says runs]
+    #[arg(long)]
     variant: Option<String>,
     /// Number format of the output
-    #[arg(long, value_enum, default_value_t = OutputArgument::F32)]
-    out_dtype: OutputArgument,
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputArgument::F32)]
+    dtype: OutputArgument,
     #[command(flatten)]
     accuracy: AccuracyArguments,
     /// Also write the log-sum-exp of every row
@@ -48,7 +50,7 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Attended {
-    out: PathBuf,
+    to: PathBuf,
     problem: ProblemRecord,
     variant: String,
     quantized_here: bool,
@@ -63,13 +65,14 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let chosen = match &arguments.variant {
         Some(variant) => {
             arguments.accuracy.refuse("a variant was named, and has its own")?;
-            Choice::named(&problem, suited(variant, problem.shape().head_dim, problem.mask())?)?
+            Choice::named(&problem, selection::variant(variant, &problem)?)?
         }
         None => choice::choose(&problem)?,
     };
-    store::check_file(&arguments.out)?;
+    store::check_file(&arguments.to)?;
     let on_device = chosen.variant.on_device().is_some();
-    let [q, k, v] = tensors.quantize(if on_device { SMALL_CODES } else { tensors.format().max() })?;
+    let [q, k, v] =
+        tensors.quantize(&problem, if on_device { small_codes(&problem) } else { tensors.format().max() })?;
     let mut result = Output::zeros(&problem);
     let report = choice::run(&chosen.variant, &problem, &q, &k, &v, &mut result)?;
     let variant = chosen.variant.to_string();
@@ -82,10 +85,10 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
         ("layout", problem.output_layout().to_string()),
     ];
     let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    tensors::write_output(&arguments.out, &problem, &result, metadata)?;
+    tensors::write_output(&arguments.to, &problem, &result, metadata)?;
     if json {
         output::print_json(&Attended {
-            out: arguments.out.clone(),
+            to: arguments.to.clone(),
             problem: (&problem).into(),
             variant,
             quantized_here: !tensors.has_codes(),
@@ -93,7 +96,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
             tiles_in_f32: report.tiles_in_f32,
         })?;
     } else {
-        output::print(&format!("{problem} with {variant}, written to {}\n", arguments.out.display()))?;
+        output::print(&format!("{problem} with {variant}, written to {}\n", arguments.to.display()))?;
     }
     Ok(Verdict::Passed)
 }
@@ -101,7 +104,8 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
 impl Arguments {
     fn problem(&self, tensors: &UserTensors) -> Result<Problem> {
         let problem = self.own.problem(tensors, Mask::causal_if(self.causal))?;
-        let problem = self.accuracy.apply(problem)?.with_output_format(self.out_dtype.into()).with_lse(self.lse);
+        let problem = self.scoring.apply_to_own(problem, tensors)?;
+        let problem = self.accuracy.apply(problem)?.with_output_format(self.dtype.into()).with_lse(self.lse);
         problem.with_output_layout(match self.own.layout {
             FileLayout::Bhsd => eightfold::Layout::Bhsd,
             FileLayout::Bshd => eightfold::Layout::Bshd,

@@ -1,7 +1,7 @@
 //! `eightfold compare`: one variant, binary or record against another, and a verdict.
 
 use super::recording::{RecordArguments, Recording};
-use super::selection::{CacheArgument, MannerArguments, TimedOutputArguments};
+use super::selection::{self, CacheArgument, MannerArguments, SourceArguments, TimedOutputArguments};
 use crate::Verdict;
 use crate::output::{self, compare_document, compare_table};
 use crate::progress::{Bar, KeepingBar};
@@ -10,17 +10,16 @@ use eightfold::{Error, Mask, OutputFormat, Problem, Result};
 use eightfold_lab::choice;
 use eightfold_lab::compare::{self, Binaries, BinariesCompared, Compared, Comparison, Live, RecordSide};
 use eightfold_lab::examine::Candidate;
-use eightfold_lab::gates::{Outcome, quantizer, timing_cases};
-use eightfold_lab::kernel::suited;
+use eightfold_lab::gates::{Outcome, timing_cases};
 use eightfold_lab::progress::Progress;
 use eightfold_lab::provenance::without_folders;
 use eightfold_lab::record::{Group, Kind, Record};
 use eightfold_lab::shapes;
-use eightfold_lab::store::{RECORD_FILE, write_file};
+use eightfold_lab::store::{RECORD_FILE, write_in_run};
 use eightfold_lab::verdict::RESOLUTION;
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The verdict for people, beside the record.
 const DOCUMENT_FILE: &str = "COMPARE.md";
@@ -28,7 +27,7 @@ const DOCUMENT_FILE: &str = "COMPARE.md";
 /// What may be compared.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// The baseline: a variant, such as cpu:avx2, a binary of Eightfold, or the path of a record
+    /// The baseline: a variant such as cpu:avx2 or gpu, a binary of Eightfold, or the path of a record
     a: String,
     /// The candidate: a variant, a binary, or the path of a record
     b: String,
@@ -43,6 +42,10 @@ pub struct Arguments {
     /// The variant that two binaries run [default: what each says runs]
     #[arg(long, value_name = "VARIANT")]
     variant: Option<String>,
+    /// Compile B from the files in this folder where they differ from the kernel's own, such as a search's sources/HASH;
+    /// then B may be A's variant
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
     /// The speed-up that B must show over A, such as +10% [default: +2%, the least that can be told]
     #[arg(long, value_name = "GAIN", allow_hyphen_values = true)]
     require: Option<String>,
@@ -54,7 +57,8 @@ pub struct Arguments {
     seed: Option<u64>,
     #[command(flatten)]
     manner: MannerArguments,
-    /// Test the comparison itself with a planted difference: at -5% B makes 21 runs for every 20 that are counted, at +5% A
+    /// Test the comparison itself with a planted difference: at -5% B makes 21 runs for every 20 that are counted; at +5% A
+    /// does
     #[arg(long, value_name = "GAIN", allow_hyphen_values = true)]
     plant: Option<String>,
     /// Compare so often, with one seed after the other, and keep the verdicts without the times
@@ -101,12 +105,12 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let verdict = verdict(&record.comparisons, required_gain.is_some());
     let document = recording.path().map(|path| path.with_file_name(DOCUMENT_FILE));
     if let Some(path) = &document {
-        write_file(path, compare_document::render(record).as_bytes())?;
+        write_in_run(path, compare_document::render(record).as_bytes())?;
     }
     let written = document.as_deref().map(|path| format!("written: {}, {RECORD_FILE} beside it", path.display()));
     let written = written.unwrap_or_default();
     if json {
-        output::print(&record.to_json())?;
+        output::print_raw(&record.to_json())?;
         output::note(&written);
     } else {
         output::print(&compare_table::render(record, &written))?;
@@ -170,11 +174,13 @@ impl Arguments {
     fn variants(&self, gain: f64, planted: Option<f64>) -> Result<Recording> {
         let (shape, problem) = self.problem()?;
         let parse = |text: &String| -> Result<Candidate> {
-            let variant = suited(text, problem.shape().head_dim, problem.mask())?;
-            choice::check(&problem, &variant)?;
+            let variant = selection::variant(text, &problem)?;
+            choice::check_named(&problem, &variant)?;
             Ok(Candidate::new(text, variant))
         };
         let (baseline, candidate) = (parse(&self.a)?, parse(&self.b)?);
+        let source = SourceArguments { source: self.source.clone() }.read()?;
+        let candidate = candidate.with_source(source)?;
         let problem = self.output.apply(problem, &[baseline.clone(), candidate.clone()]);
         let mut recording = Recording::open(Kind::Compare, &self.record)?;
         if baseline.on_gpu() {
@@ -184,8 +190,7 @@ impl Arguments {
         let recording = RefCell::new(recording);
         let mut progress = self.progress(&recording);
         progress.at(0.0, &format!("{shape}: preparing inputs and references"));
-        let quantizer = quantizer(&problem, &[baseline.clone(), candidate.clone()]);
-        let cases = timing_cases(&problem, &quantizer, &thresholds.correctness.reference)?;
+        let cases = timing_cases(&problem, &[baseline.clone(), candidate.clone()], &thresholds.correctness.reference)?;
         for seed in self.seeds() {
             let live = Live {
                 shape: &shape,
@@ -213,7 +218,7 @@ impl Arguments {
         let mut line: Vec<OsString> = vec!["contestant".into(), "--shape".into(), shape.clone().into()];
         line.extend(["--threads".into(), rayon::current_num_threads().to_string().into()]);
         line.extend(self.causal.then(|| "--causal".into()));
-        line.extend(self.output.output.map(|format| format!("--output={}", OutputFormat::from(format)).into()));
+        line.extend(self.output.dtype.map(|format| format!("--dtype={}", OutputFormat::from(format)).into()));
         line.extend(self.variant.iter().flat_map(|variant| ["--variant".into(), variant.into()]));
         line.extend((self.manner.cache == CacheArgument::Cold).then(|| "--cache=cold".into()));
         let files = [("--gates", self.record.gates.as_deref()), ("--nvrtc", nvrtc)];
@@ -250,7 +255,7 @@ impl Arguments {
         let given = [
             ("shape", self.shape.is_some(), now.clone()),
             ("causal", self.causal, now.clone()),
-            ("output", self.output.output.is_some(), now.clone()),
+            ("dtype", self.output.dtype.is_some(), now.clone()),
             ("rounds", self.rounds.is_some(), now.clone()),
             ("seed", self.seed.is_some(), now.clone()),
             ("tries", self.tries.is_some(), now.clone()),
@@ -258,6 +263,7 @@ impl Arguments {
             ("cache", self.manner.cache == CacheArgument::Cold, now),
             ("variant", self.variant.is_some(), vec![binaries]),
             ("plant", self.plant.is_some(), vec![variants]),
+            ("source", self.source.is_some(), vec![variants]),
         ];
         let wrong = given.iter().find(|(_, given, fits)| *given && !fits.contains(&kinds));
         if let Some((flag, ..)) = wrong {
@@ -316,7 +322,7 @@ fn verdict(comparisons: &[Comparison], required: bool) -> Verdict {
         Verdict::GateFailed
     } else if any(&[Outcome::Invalid]) {
         Verdict::Unsound
-    } else if required && any(&[Outcome::Negative, Outcome::Inconclusive, Outcome::Unavailable]) {
+    } else if required && any(&[Outcome::Negative, Outcome::Regression, Outcome::Inconclusive, Outcome::Unavailable]) {
         Verdict::GateFailed
     } else {
         Verdict::Passed
@@ -330,13 +336,13 @@ mod tests {
 
     #[test]
     fn the_exit_code_follows_the_worst_outcome() {
-        use Outcome::{Fail, Inconclusive, Invalid, Negative, Pass};
+        use Outcome::{Fail, Inconclusive, Invalid, Negative, Pass, Regression};
         let of = |outcomes: &[Outcome], required| {
             let comparisons: Vec<_> = outcomes.iter().map(|outcome| compare_data::comparison(*outcome)).collect();
             verdict(&comparisons, required)
         };
         assert_eq!(of(&[Pass], true), Verdict::Passed);
-        for outcome in [Negative, Inconclusive] {
+        for outcome in [Negative, Regression, Inconclusive] {
             assert_eq!(of(&[Pass, outcome], true), Verdict::GateFailed);
             assert_eq!(of(&[Pass, outcome], false), Verdict::Passed);
         }

@@ -1,15 +1,14 @@
 //! `eightfold contestant`: one variant in a process of its own, for a comparison of two binaries. Hidden: it talks to
 //! `eightfold compare` of another binary, and not to people.
 
-use super::selection::{MannerArguments, TimedOutputArguments};
+use super::selection::{self, MannerArguments, TimedOutputArguments};
 use crate::Verdict;
 use clap::Args;
 use eightfold::{Mask, Problem, Result};
 use eightfold_lab::choice;
 use eightfold_lab::compare::Serving;
 use eightfold_lab::examine::Candidate;
-use eightfold_lab::gates::{Thresholds, quantizer, timing_cases};
-use eightfold_lab::kernel::suited;
+use eightfold_lab::gates::{Thresholds, timing_cases};
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::shapes;
 use std::path::PathBuf;
@@ -42,8 +41,8 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let problem = Problem::new(shape.shape)?.with_mask(Mask::causal_if(arguments.causal));
     let candidate = match &arguments.variant {
         Some(text) => {
-            let variant = suited(text, problem.shape().head_dim, problem.mask())?;
-            choice::check(&problem, &variant)?;
+            let variant = selection::variant(text, &problem)?;
+            choice::check_named(&problem, &variant)?;
             Candidate::new(variant.kernel(), variant)
         }
         None => Candidate::planned(&problem)?,
@@ -51,8 +50,7 @@ pub fn execute(arguments: &Arguments) -> Result<Verdict> {
     let problem = arguments.output.apply(problem, std::slice::from_ref(&candidate));
     let provenance = Provenance::capture(rayon::current_num_threads());
     let provenance = if candidate.on_gpu() { provenance.with_cuda() } else { provenance };
-    let quantizer = quantizer(&problem, std::slice::from_ref(&candidate));
-    let cases = timing_cases(&problem, &quantizer, &thresholds.correctness.reference)?;
+    let cases = timing_cases(&problem, std::slice::from_ref(&candidate), &thresholds.correctness.reference)?;
     let serving = Serving {
         shape: &shape.name,
         candidate,

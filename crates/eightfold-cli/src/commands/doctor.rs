@@ -2,11 +2,12 @@
 
 use super::recording::DEFAULT_FOLDER;
 use super::tools::{self, Tool};
-use crate::{Verdict, output};
+use crate::Verdict;
+use crate::output::{self, page::page};
 use clap::Args;
-use eightfold::cpu::Features;
-use eightfold::cuda::compile::{Compiler, Tried};
 use eightfold::cuda::driver::Device;
+use eightfold::lab::compile::{Compiler, Tried};
+use eightfold::lab::cpu::Features;
 use eightfold::{Error, Result};
 use eightfold_lab::environment;
 use eightfold_lab::installed;
@@ -26,12 +27,12 @@ pub struct Arguments {
     /// The Python to look for PyTorch in
     #[arg(long, value_name = "PATH", default_value = PYTHON)]
     python: String,
-    /// The folder of the records
+    /// Folder of the records
     #[arg(long, value_name = "DIR", default_value = DEFAULT_FOLDER)]
-    out: String,
+    records: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Clone)]
 struct Finding {
     what: &'static str,
     found: bool,
@@ -64,7 +65,7 @@ pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     if json {
         output::print_json(&findings)?;
     } else {
-        output::print(&findings.iter().map(line).collect::<String>())?;
+        output::print(&shown(&findings, page().verbose))?;
     }
     Ok(Verdict::Passed)
 }
@@ -77,18 +78,32 @@ fn examine(arguments: &Arguments) -> Vec<Finding> {
         build(),
         Finding::new("CPU", true, format!("{}, {} ({})", machine.cpu, machine.arch, machine.os)),
         Finding::new("threads", true, format!("{threads} of {} cores", machine.cores)),
-        feature("AVX2, FMA, F16C", features.avx2, "this CPU has none: the portable kernels run"),
-        feature("AVX-512", features.avx512, "this CPU has none: narrower kernels run"),
-        feature("AVX-512 VNNI", features.avx512_vnni, "this CPU has none: two instructions do its work"),
-        gpu(),
-        nvrtc(),
-        simulator(),
     ];
+    if cfg!(target_arch = "aarch64") {
+        findings.push(feature("NEON", features.neon, "this build has none: the portable kernels run"));
+    } else {
+        findings.extend([
+            feature("AVX2, FMA, F16C", features.avx2, "this CPU has none: the portable kernels run"),
+            feature("AVX-512", features.avx512, "this CPU has none: narrower kernels run"),
+            feature("AVX-512 VNNI", features.avx512_vnni, "this CPU has none: two instructions do its work"),
+            amx(&features),
+        ]);
+    }
+    findings.extend([gpu(), nvrtc(), simulator()]);
     findings.extend(kernel_cache());
     findings.extend(plans());
     findings.extend(tools::ALL.iter().map(tool));
-    findings.extend([torch(&arguments.python), git(), records(&arguments.out)]);
+    findings.extend([torch(&arguments.python), git(), records(&arguments.records)]);
     findings
+}
+
+/// Whether tiles may be used, and what tests of them run on.
+fn amx(features: &Features) -> Finding {
+    let (found, detail) = match features.amx {
+        Ok(()) => (true, "allowed to this process; tests of tiles run on them".to_string()),
+        Err(missing) => (false, format!("{missing}; tests of tiles run on their portable twin, cpu:amx,simd=amx-twin")),
+    };
+    Finding::new("AMX", found, detail)
 }
 
 fn build() -> Finding {
@@ -96,7 +111,7 @@ fn build() -> Finding {
     let unknown = || "unknown".to_string();
     let detail = format!(
         "{eightfold}, commit {}, {}{}",
-        built_from.unwrap_or_else(unknown),
+        built_from.map_or_else(unknown, |commit| short_commit(&commit)),
         rustc.unwrap_or_else(unknown),
         if release { "" } else { ", not a release build" }
     );
@@ -192,11 +207,16 @@ fn torch(python: &str) -> Finding {
     }
 }
 
+/// So much of a commit that git finds it.
+fn short_commit(commit: &str) -> String {
+    commit.chars().take(9).collect()
+}
+
 fn git() -> Finding {
     let what = "git checkout";
     match Checkout::here() {
         Some(Checkout { commit, dirty }) => {
-            Finding::new(what, true, format!("{commit}{}", if dirty { ", with changes" } else { "" }))
+            Finding::new(what, true, format!("{}{}", short_commit(&commit), if dirty { ", with changes" } else { "" }))
         }
         None => {
             Finding::new(what, false, "not in a checkout of this project: records name the commit of the build alone")
@@ -209,6 +229,20 @@ fn records(folder: &str) -> Finding {
         Ok(store) => Finding::new("records", true, format!("go to {}", store.folder().display())),
         Err(error) => Finding::missing("records", error),
     }
+}
+
+/// Most people want to know what these are and what is missing; the rest is for --verbose.
+const IN_SHORT: &[&str] = &["eightfold", "CPU", "GPU", "NVRTC", "simulator", "PyTorch", "ncu", "records"];
+
+/// The findings as lines: the important ones and what was refused, or all of them with every place that was searched.
+fn shown(findings: &[Finding], verbose: bool) -> String {
+    if verbose {
+        return findings.iter().map(line).collect();
+    }
+    let important = findings.iter().filter(|finding| IN_SHORT.contains(&finding.what));
+    let mut text: String = important.map(|finding| line(&Finding { tried: Vec::new(), ..finding.clone() })).collect();
+    text.push_str("--verbose shows every tool, every instruction set, and every place that was searched\n");
+    text
 }
 
 fn line(finding: &Finding) -> String {

@@ -2,12 +2,12 @@
 //! agree.
 
 use super::measure;
-use super::recording::DEFAULT_FOLDER;
+use super::recording::{DEFAULT_FOLDER, Format, FormatArguments};
 use crate::output::ledger_table;
 use crate::{Verdict, output};
 use clap::Args;
 use eightfold::{Error, Result};
-use eightfold_lab::kernel::Kernel;
+use eightfold_lab::kernel::{self, Kernel};
 use eightfold_lab::ledger::{self, Evolution, Ledger};
 use eightfold_lab::record::{Kind, Record};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Arguments {
     /// results, without a mask]
     #[arg(value_name = "RECORD")]
     record: Option<PathBuf>,
-    /// The kernel: cpu, ladder or hopper [default: all, or the record's]
+    /// The kernel: cpu, ladder, hopper, or gpu for the best on this machine's GPU [default: all, or the record's]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
     /// Compare every optimisation now, without and with it, one after the other, and show what came out
@@ -30,14 +30,13 @@ pub struct Arguments {
     only: Vec<String>,
     /// Folder of the records that --measure makes, one subfolder each [default: runs]
     #[arg(long, value_name = "DIR", requires = "measure")]
-    out: Option<PathBuf>,
+    records: Option<PathBuf>,
     /// Also say why; for each stage what could go wrong, what to do then, and what the hardware allows; for each
     /// optimisation what was learned
     #[arg(long)]
     long: bool,
-    /// Print Markdown
-    #[arg(long)]
-    markdown: bool,
+    #[command(flatten)]
+    format: FormatArguments,
 }
 
 /// Where committed records are kept, beside those of one's own runs.
@@ -45,12 +44,13 @@ const COMMITTED_FOLDER: &str = "results";
 
 /// Measures if asked to, and prints the evolution of the chosen ladders.
 pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Result<Verdict> {
-    if json && arguments.markdown {
-        return Err(Error::invalid("markdown", "cannot go with --json", "choose one of them"));
+    let format = arguments.format.format(json)?;
+    if format == Format::Csv {
+        return Err(Error::invalid("format", "csv is for bench and run", "take json, which holds the whole ledger"));
     }
-    let asked: Option<Kernel> = arguments.kernel.as_deref().map(str::parse).transpose()?;
-    let kernels = asked.map_or_else(|| Kernel::ALL.to_vec(), |kernel| vec![kernel]);
-    let out = arguments.out.as_deref().unwrap_or(Path::new(DEFAULT_FOLDER));
+    let asked: Option<Kernel> = arguments.kernel.as_deref().map(kernel::find).transpose()?;
+    let kernels = asked.map_or_else(|| Kernel::all().collect(), |kernel| vec![kernel]);
+    let out = arguments.records.as_deref().unwrap_or(Path::new(DEFAULT_FOLDER));
     let mut verdict = Verdict::Passed;
     let evolutions = match &arguments.record {
         Some(path) => vec![of_record(path, asked)?],
@@ -64,12 +64,13 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
         }
         None => kernels.into_iter().map(|kernel| with_known_comparisons(kernel, newest(kernel, out))).collect(),
     };
-    if json {
-        output::print_json(&evolutions)?;
-    } else {
-        let render = if arguments.markdown { ledger_table::markdown } else { ledger_table::render };
-        let texts = evolutions.iter().map(|evolution| render(evolution, arguments.long));
-        output::print(&texts.collect::<Vec<_>>().join("\n"))?;
+    let all = |render: fn(&Evolution, bool) -> String| {
+        evolutions.iter().map(|evolution| render(evolution, arguments.long)).collect::<Vec<_>>().join("\n")
+    };
+    match format {
+        Format::Json => output::print_json(&evolutions)?,
+        Format::Markdown => output::print_raw(&all(ledger_table::markdown))?,
+        Format::Table | Format::Csv => output::print(&all(ledger_table::render))?,
     }
     Ok(verdict)
 }

@@ -4,7 +4,8 @@
 use crate::output;
 use eightfold::cuda::Arch;
 use eightfold::cuda::driver::Device;
-use eightfold::{Error, Result, Variant, suggest};
+use eightfold::lab::suggest;
+use eightfold::{Error, Result, Variant};
 use eightfold_lab::kernel::Kernel;
 use eightfold_lab::ledger::{self, Ledger, OptimisationEntry};
 use eightfold_lab::record::Kind;
@@ -37,7 +38,11 @@ pub fn all(kernels: &[Kernel], only: &[String], out: &Path, nvrtc: Option<&Path>
     if entries.is_empty() {
         let names = kernels.iter().map(Kernel::to_string).collect::<Vec<_>>().join(", ");
         let rule = format!("the ledger of {names} has stages alone, and no optimisations");
-        return Err(Error::invalid("measure", rule, "take --kernel hopper; `eightfold --kernel K` measures stages"));
+        return Err(Error::invalid(
+            "measure",
+            rule,
+            "take --kernel hopper; `eightfold ladder --kernel K` measures stages",
+        ));
     }
     Store::open(out)?;
     let program = std::env::current_exe()
@@ -97,7 +102,7 @@ fn each(entries: &[OptimisationEntry], compare: &mut dyn FnMut(&OptimisationEntr
 fn line(entry: &OptimisationEntry, out: &Path, nvrtc: Option<&Path>) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["compare".into(), (&entry.without).into(), (&entry.with).into()];
     line.push("--burst".into());
-    line.extend(["--shape".into(), (&entry.shape).into(), "--out".into(), out.into()]);
+    line.extend(["--shape".into(), (&entry.shape).into(), "--records".into(), out.into()]);
     line.extend(["--threads".into(), rayon::current_num_threads().to_string().into()]);
     line.extend(entry.causal.then(|| "--causal".into()));
     line.extend(nvrtc.iter().flat_map(|path| ["--nvrtc".into(), path.into()]));
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn one_that_fails_is_named_and_the_others_are_measured() {
-        let entries = Ledger::of(Kernel::Hopper).optimisations;
+        let entries = Ledger::of(Kernel::HOPPER).optimisations;
         let mut codes = [Some(0), Some(1), Some(2), None].into_iter();
         let mut compared = Vec::new();
         let failed = each(&entries, &mut |entry| {
@@ -125,7 +130,7 @@ mod tests {
 
     #[test]
     fn optimisations_are_chosen_by_name() {
-        let known = || Ledger::of(Kernel::Hopper).optimisations;
+        let known = || Ledger::of(Kernel::HOPPER).optimisations;
         let names = |only: &[&str]| {
             let only: Vec<String> = only.iter().map(|name| name.to_string()).collect();
             chosen(known(), &only).map(|entries| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>())
@@ -134,12 +139,12 @@ mod tests {
         assert_eq!(names(&["split keys", "deeper ring"]).unwrap(), ["split keys", "deeper ring"]);
         let error = names(&["split keys", "wider ring"]).unwrap_err().to_string();
         assert!(error.starts_with("only: `wider ring` is unknown; did you mean `deeper ring`?"), "{error}");
-        assert!(error.contains("(valid: scores in f16, all keys at once, all keys at once under the mask,"), "{error}");
+        assert!(error.contains("scores in f16, all keys at once, all keys at once under the mask,"), "{error}");
     }
 
     #[test]
     fn every_optimisation_is_a_comparison_that_the_command_line_understands() {
-        for entry in Ledger::of(Kernel::Hopper).optimisations {
+        for entry in Ledger::of(Kernel::HOPPER).optimisations {
             let line = line(&entry, Path::new("there"), Some(Path::new("nvrtc.so")));
             let parsed = CommandLine::try_parse_from(std::iter::once("eightfold".into()).chain(line)).unwrap();
             assert!(matches!(parsed.command, Some(arguments::Command::Compare(_))));
@@ -151,10 +156,10 @@ mod tests {
     fn a_ledger_without_optimisations_is_told_from_one_without_a_device() {
         let place = tempfile::tempdir().unwrap();
         let error = |kernels: &[Kernel]| all(kernels, &[], place.path(), None).err().map(|error| error.to_string());
-        let none = error(&[Kernel::Cpu, Kernel::Ladder]).unwrap();
-        assert!(none.contains("the ledger of cpu, ladder has stages alone"), "{none}");
+        let none = error(&[Kernel::CPU]).unwrap();
+        assert!(none.contains("the ledger of cpu has stages alone"), "{none}");
         if Device::default().is_err() {
-            let none = error(Kernel::ALL).unwrap();
+            let none = error(&Kernel::all().collect::<Vec<_>>()).unwrap();
             assert!(!none.contains("stages alone"), "{none}");
         }
     }

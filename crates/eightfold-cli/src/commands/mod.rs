@@ -1,23 +1,30 @@
 //! One file per subcommand.
 
+pub mod ablation;
 pub mod attend;
 pub mod bench;
 pub mod book;
-mod build;
+pub mod build;
 pub mod compare;
+pub mod completions;
 pub mod contestant;
 pub mod doctor;
-mod dump;
+pub mod dump;
 pub mod evolve;
 pub mod explain;
+pub mod gate;
 pub mod ladder;
 pub mod ledger;
+pub mod list;
+pub mod man;
 mod measure;
+pub mod mutants;
 pub mod profile;
 pub mod recording;
 pub mod records;
 pub mod report;
 pub mod run;
 mod selection;
+pub mod survey;
 mod tools;
 pub mod worker;

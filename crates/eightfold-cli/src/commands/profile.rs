@@ -1,13 +1,13 @@
 //! `eightfold profile`: what Nsight Compute counts for chosen variants, what that says bounds them, and the profile gate.
 
-use super::recording::{RecordArguments, Recording, tables};
+use super::recording::{RecordArguments, Recording, Show, tables};
 use super::selection::{CacheArgument, ShapeArguments, TimedOutputArguments, VariantArguments};
 use super::tools;
 use crate::Verdict;
 use crate::output::{self, profile_difference, profile_table};
 use crate::progress::Bar;
 use clap::Args;
-use eightfold::cuda::Config;
+use eightfold::lab::Config;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::choice;
 use eightfold_lab::examine::Candidate;
@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     ncu: Option<PathBuf>,
     /// Profile nothing, but show how two profiles differ: records of this command, as RECORD or RECORD#STAGE
-    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "output", "cache", "ncu"])]
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["variant", "kernel", "shape", "causal", "dtype", "cache", "ncu"])]
     diff: Option<Vec<String>>,
     #[command(flatten)]
     record: RecordArguments,
@@ -52,13 +52,20 @@ pub fn execute(arguments: &Arguments, nvrtc: Option<&Path>, json: bool) -> Resul
     let jobs = arguments.jobs()?;
     let ncu = Ncu::open(tools::find_ncu(arguments.ncu.as_deref())?)?;
     let mut recording = Recording::open(Kind::Profile, &arguments.record)?;
-    let ended = work(&jobs, &ncu, arguments.cache.into(), &arguments.passed_on(nvrtc)?, &mut recording);
-    recording.finish(ended, json, |record| tables(record, profile_table::render))
+    let ended = work(
+        &jobs,
+        &ncu,
+        arguments.cache.into(),
+        &passed_on(arguments.record.gates.as_deref(), nvrtc)?,
+        &mut recording,
+    );
+    recording.finish(ended, &Show::new(json, |record| tables(record, profile_table::render)))
 }
 
 fn work(jobs: &[Job], ncu: &Ncu, cache: Cache, passed_on: &[OsString], recording: &mut Recording) -> Result<()> {
     let program = std::env::current_exe()
         .map_err(|error| Error::unavailable("profiling", error.to_string(), "call eightfold by its full path"))?;
+    let policy = recording.thresholds().profile;
     let total: usize = jobs.iter().map(|(_, _, configs)| configs.len()).sum();
     let mut progress = Bar::new();
     let mut done = 0;
@@ -73,6 +80,8 @@ fn work(jobs: &[Job], ncu: &Ncu, cache: Cache, passed_on: &[OsString], recording
                 shape,
                 problem: *problem,
                 cache,
+                policy,
+                conflict_free: false,
             };
             let (child, group) = ncu.profile(&target)?;
             recording.keep_profile(&child.provenance, group)?;
@@ -89,7 +98,7 @@ impl Arguments {
         for shape in self.shapes.shapes()? {
             let problem = Problem::new(shape.shape)?.with_mask(self.shapes.mask());
             let problem = problem.with_output_format(self.output.format(true));
-            let candidates = match self.variants.named(shape.shape.head_dim, problem.mask())? {
+            let candidates = match self.variants.named(&problem)? {
                 Some(named) => named,
                 None => self.variants.planned(&problem)?,
             };
@@ -98,19 +107,19 @@ impl Arguments {
         }
         Ok(jobs)
     }
+}
 
-    /// What the profiled program needs to know as well, with paths that do not depend on the folder.
-    fn passed_on(&self, nvrtc: Option<&Path>) -> Result<Vec<OsString>> {
-        let mut arguments = Vec::new();
-        for (flag, path) in [("--nvrtc", nvrtc), ("--gates", self.record.gates.as_deref())] {
-            if let Some(path) = path {
-                let whole = std::path::absolute(path)
-                    .map_err(|error| Error::invalid(&flag[2..], error.to_string(), "give the path of a file"))?;
-                arguments.extend([flag.into(), whole.into_os_string()]);
-            }
+/// What the profiled program needs to know as well, with paths that do not depend on the folder.
+pub fn passed_on(gates: Option<&Path>, nvrtc: Option<&Path>) -> Result<Vec<OsString>> {
+    let mut arguments = Vec::new();
+    for (flag, path) in [("--nvrtc", nvrtc), ("--gates", gates)] {
+        if let Some(path) = path {
+            let whole = std::path::absolute(path)
+                .map_err(|error| Error::invalid(&flag[2..], error.to_string(), "give the path of a file"))?;
+            arguments.extend([flag.into(), whole.into_os_string()]);
         }
-        Ok(arguments)
     }
+    Ok(arguments)
 }
 
 /// A candidate's name and knobs; an error if it does not run on a GPU or not on this problem.

@@ -16,7 +16,7 @@ pub struct Arguments {
     records: Vec<PathBuf>,
     /// The page to write
     #[arg(long, value_name = "FILE", default_value = "report.html")]
-    out: PathBuf,
+    to: PathBuf,
 }
 
 #[derive(Serialize)]
@@ -30,20 +30,20 @@ struct Written {
 /// Reads every record before anything is written, writes the page, says what the verdict is.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
     let is_out = |path: &PathBuf| {
-        let whole = arguments.out.canonicalize();
+        let whole = arguments.to.canonicalize();
         whole.is_ok_and(|out| report::record_file(path).canonicalize().is_ok_and(|file| file == out))
     };
     if arguments.records.iter().any(is_out) {
-        let rule = format!("`{}` is one of the records", arguments.out.display());
-        return Err(Error::invalid("out", rule, "name another file for the page"));
+        let rule = format!("`{}` is one of the records", arguments.to.display());
+        return Err(Error::invalid("to", rule, "name another file for the page"));
     }
-    store::check_file(&arguments.out)?;
+    store::check_file(&arguments.to)?;
     let sources = arguments.records.iter().map(|path| Source::read(path)).collect::<Result<Vec<_>>>()?;
     let page = report::render(&sources);
-    store::write_file(&arguments.out, page.as_bytes())?;
+    store::write_file(&arguments.to, page.as_bytes())?;
     let tally = sources.iter().map(|source| Tally::of(&source.record)).fold(Tally::default(), Tally::and);
     let written = Written {
-        page: arguments.out.display().to_string(),
+        page: arguments.to.display().to_string(),
         bytes: page.len(),
         records: sources.into_iter().map(|source| source.name).collect(),
         verdict: tally.in_words(),

@@ -1,9 +1,9 @@
 //! `eightfold run`: the gates for chosen variants.
 
-use super::build::{self, BuildArguments};
-use super::dump;
-use super::recording::{RecordArguments, Recording, tables};
-use super::selection::{OutputArgument, ShapeArguments, VariantArguments};
+use super::recording::{FormatArguments, RecordArguments, Recording, Show, tables};
+use super::selection::{
+    OutputArgument, PageArguments, ScoringArguments, ShapeArguments, SourceArguments, VariantArguments,
+};
 use crate::Verdict;
 use crate::output::gates_table;
 use crate::progress::Bar;
@@ -15,7 +15,6 @@ use eightfold_lab::gates::{Case, ReferencePolicy, StandardCase, Thoroughness, pr
 use eightfold_lab::inputs::Family;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::record::Kind;
-use eightfold_lab::shapes::NamedShape;
 use eightfold_lab::simulate::{self, Schedules};
 use eightfold_lab::tensors::UserTensors;
 use std::path::PathBuf;
@@ -26,7 +25,38 @@ pub struct Arguments {
     #[command(flatten)]
     variants: VariantArguments,
     #[command(flatten)]
+    pages: PageArguments,
+    #[command(flatten)]
+    source: SourceArguments,
+    #[command(flatten)]
     shapes: ShapeArguments,
+    #[command(flatten)]
+    scoring: ScoringArguments,
+    #[command(flatten)]
+    inputs: GeneratedArguments,
+    /// Your own q, k and v (safetensors) instead of generated inputs
+    #[arg(id = "inputs", long = "inputs", value_name = "FILE", conflicts_with_all = ["shape", "families", "seeds"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    own: OwnInputArguments,
+    /// Number format of the output; in f32 the kernel's own error is seen best
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputArgument::F32)]
+    dtype: OutputArgument,
+    /// Ask for no log-sum-exp, as whatever is timed does not
+    #[arg(long)]
+    no_lse: bool,
+    /// Sweep sizes that are no multiples of a tile: head dims 64 and 128, both masks, every format, layout and kind of scales
+    #[arg(long, conflicts_with_all = ["shape", "causal", "window", "softcap", "sinks", "input_format", "families", "seeds", "inputs", "dtype", "no_lse"])]
+    odd: bool,
+    #[command(flatten)]
+    format: FormatArguments,
+    #[command(flatten)]
+    record: RecordArguments,
+}
+
+/// Which generated inputs, and where variants for GPUs run on them.
+#[derive(Args, Debug)]
+pub struct GeneratedArguments {
     /// Kinds of generated inputs: gaussian, outliers, biased-v, key-channels, sink, constant, tiny, huge [default: a
     /// standard set]
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', num_args = 1..)]
@@ -37,27 +67,6 @@ pub struct Arguments {
     seeds: Vec<SeedRange>,
     #[command(flatten)]
     simulator: SimulatorArguments,
-    /// Your own q, k and v (safetensors) instead of generated inputs
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "families", "seeds"])]
-    inputs: Option<PathBuf>,
-    #[command(flatten)]
-    own: OwnInputArguments,
-    /// What results are written as; in f32 the kernel's own error is seen best
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputArgument::F32)]
-    output: OutputArgument,
-    /// Ask for no log-sum-exp, as whatever is timed does not
-    #[arg(long)]
-    no_lse: bool,
-    /// Sweep sizes that divide nothing instead: head dims 64 and 128, both masks, every format, layout and kind of scales
-    #[arg(long, conflicts_with_all = ["shape", "causal", "families", "seeds", "inputs", "output", "no_lse"])]
-    odd: bool,
-    #[command(flatten)]
-    build: BuildArguments,
-    /// Write the intermediate tiles of one block (safetensors) and gate nothing; for one GPU variant and one shape
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["arch", "odd", "kernel", "inputs"])]
-    dump_tiles: Option<PathBuf>,
-    #[command(flatten)]
-    record: RecordArguments,
 }
 
 /// Where variants for GPUs run.
@@ -83,9 +92,37 @@ pub enum Place {
     Simulator,
 }
 
+impl GeneratedArguments {
+    /// Makes the simulated device the device of this process, if it was asked for.
+    pub fn settle(&self) -> Result<()> {
+        self.simulator.settle(&self.seeds())
+    }
+
+    fn seeds(&self) -> Vec<u64> {
+        self.seeds.iter().flat_map(|range| range.first..=range.last).collect()
+    }
+
+    /// The gates for a problem on the chosen inputs.
+    pub fn job(&self, name: String, problem: Problem) -> Result<Job> {
+        let mut cases = standard_cases(&problem, Thoroughness::Full);
+        // On the simulator the seeds are those of schedules.
+        let simulated = self.simulator.on == Place::Simulator;
+        if simulated || !self.families.is_empty() || !self.seeds.is_empty() {
+            let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
+            let families = if named.is_empty() { Family::ALL.to_vec() } else { named };
+            let seeds = if simulated || self.seeds.is_empty() { vec![1] } else { self.seeds() };
+            cases = families
+                .iter()
+                .flat_map(|&family| seeds.iter().map(move |&seed| StandardCase { problem, family, seed }))
+                .collect();
+        }
+        Ok(Job { name, problem, source: Source::Generated(cases) })
+    }
+}
+
 impl SimulatorArguments {
     /// Makes the simulated device the device of this process, if it was asked for.
-    fn settle(&self, seeds: &[u64]) -> Result<()> {
+    pub fn settle(&self, seeds: &[u64]) -> Result<()> {
         if self.on == Place::Device {
             return Ok(());
         }
@@ -152,32 +189,34 @@ impl From<FileLayout> for Layout {
 impl OwnInputArguments {
     /// The problem that these tensors pose.
     pub fn problem(&self, tensors: &UserTensors, mask: Mask) -> Result<Problem> {
-        let problem = Problem::new(tensors.shape)?.with_mask(mask).with_input_format(tensors.format());
+        let problem = Problem::new(tensors.shape)?.with_value_dim(tensors.value_dim)?;
+        let problem = problem.with_mask(mask).with_input_format(tensors.format());
         self.scale.map_or(Ok(problem), |scale| problem.with_softmax_scale(scale))
     }
 }
 
-/// Checks every chosen variant on every chosen shape, or compiles it for other machines, prints the tables, writes the
-/// record.
+/// Checks every chosen variant on every chosen shape, prints the tables, writes the record.
 pub fn execute(arguments: &Arguments, json: bool) -> Result<Verdict> {
-    arguments.simulator.settle(&arguments.seeds())?;
-    if arguments.build.asked() {
-        return build::execute(&arguments.build, &arguments.variants, &arguments.record, json);
-    }
+    let format = arguments.format.format(json)?;
+    arguments.inputs.settle()?;
     let mut jobs = Vec::new();
     for job in arguments.jobs()? {
-        let candidates = arguments.variants.candidates(&job.problem)?;
+        let candidates = arguments.source.apply(arguments.variants.candidates(&job.problem)?)?;
+        let candidates = arguments.pages.beside(candidates)?;
         jobs.push((job, candidates));
-    }
-    if let Some(file) = &arguments.dump_tiles {
-        return dump::execute(file, &jobs, json);
     }
     let mut recording = Recording::open(Kind::Run, &arguments.record)?;
     if jobs.iter().any(|(_, candidates)| candidates.iter().any(Candidate::on_gpu)) {
         recording = recording.with_cuda();
     }
     let ended = work(&jobs, &mut recording);
-    recording.finish(ended, json, |record| tables(record, gates_table::render))
+    let show = Show {
+        format,
+        csv: gates_table::csv,
+        markdown: |record| tables(record, gates_table::markdown),
+        ..Show::new(json, |record| tables(record, gates_table::render))
+    };
+    recording.finish(ended, &show)
 }
 
 fn work(jobs: &[(Job, Vec<Candidate>)], recording: &mut Recording) -> Result<()> {
@@ -222,44 +261,25 @@ enum Source {
 }
 
 impl Arguments {
-    fn seeds(&self) -> Vec<u64> {
-        self.seeds.iter().flat_map(|range| range.first..=range.last).collect()
-    }
-
     fn jobs(&self) -> Result<Vec<Job>> {
         let mask = self.shapes.mask();
-        if let Some(path) = &self.inputs {
+        if let Some(path) = &self.file {
             let tensors = UserTensors::read(path, self.own.layout.into())?;
-            let problem = self.written(self.own.problem(&tensors, mask)?);
+            let problem = self.scoring.apply_to_own(self.own.problem(&tensors, mask)?, &tensors)?;
+            let problem = self.written(problem);
             let name = tensors.origin.clone();
             return Ok(vec![Job { name, problem, source: Source::File(Box::new(tensors)) }]);
         }
         if self.odd {
             return sweeps();
         }
-        self.shapes.shapes()?.into_iter().map(|shape| self.generated(shape, mask)).collect()
+        let problems = self.shapes.problems(&self.scoring)?.into_iter();
+        problems.map(|(name, problem)| self.inputs.job(name, self.written(problem))).collect()
     }
 
     /// The problem with what is to be written.
     fn written(&self, problem: Problem) -> Problem {
-        problem.with_output_format(self.output.into()).with_lse(!self.no_lse)
-    }
-
-    fn generated(&self, NamedShape { name, shape }: NamedShape, mask: Mask) -> Result<Job> {
-        let problem = self.written(Problem::new(shape)?.with_mask(mask));
-        let mut cases = standard_cases(&problem, Thoroughness::Full);
-        // On the simulator the seeds are those of schedules.
-        let simulated = self.simulator.on == Place::Simulator;
-        if simulated || !self.families.is_empty() || !self.seeds.is_empty() {
-            let named: Vec<Family> = self.families.iter().map(|name| name.parse()).collect::<Result<_>>()?;
-            let families = if named.is_empty() { Family::ALL.to_vec() } else { named };
-            let seeds = if simulated || self.seeds.is_empty() { vec![1] } else { self.seeds() };
-            cases = families
-                .iter()
-                .flat_map(|&family| seeds.iter().map(move |&seed| StandardCase { problem, family, seed }))
-                .collect();
-        }
-        Ok(Job { name, problem, source: Source::Generated(cases) })
+        problem.with_output_format(self.dtype.into()).with_lse(!self.no_lse)
     }
 }
 
@@ -295,7 +315,7 @@ impl Job {
             Source::Generated(cases) => prepare_all(cases, &quantizer, policy),
             Source::Sweep(cases) => odd::prepare_all(cases, policy),
             Source::File(tensors) if tensors.has_codes() => {
-                let [q, k, v] = tensors.quantize(quantizer.largest_code())?;
+                let [q, k, v] = tensors.quantize(&self.problem, quantizer.largest_code())?;
                 Ok(vec![Case::of_tensors(&self.problem, &tensors.origin, q, k, v, policy)?])
             }
             Source::File(tensors) => Ok(vec![Case::prepare(&self.problem, &tensors.to_inputs(), &quantizer, policy)?]),

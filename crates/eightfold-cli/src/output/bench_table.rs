@@ -1,18 +1,88 @@
 //! Times side by side, the verdict last: how many times faster than the yardstick.
 
 use super::compare_table::gpu_words;
+use super::csv::{self, number};
 use super::ladder_table::{remarks, title};
 use super::numbers::{NONE, error, ratio, time};
+use super::table::Table;
 use super::{table, text};
 use eightfold_lab::bound::Bound;
-use eightfold_lab::measure::Cache;
+use eightfold_lab::measure::{Cache, Reading, Timer};
 use eightfold_lab::numbers;
-use eightfold_lab::peers::Backend;
-use eightfold_lab::record::{Entry, Group};
+use eightfold_lab::record::{Entry, Group, Record};
 
-/// The table of one shape, with what needs more words below it. The yardstick is the peer, or else the first variant;
-/// of several peers, the one that people would use.
+/// The table of one shape, with what needs more words below it.
 pub fn render(group: &Group) -> String {
+    format!("{}\n{}{}{}", title(group), text(&rows(group)), circumstances(group), remarks(group))
+}
+
+/// The same for documents, with every column.
+pub fn markdown(group: &Group) -> String {
+    let below: String =
+        { circumstances(group) + &remarks(group) }.lines().map(|line| format!("- {}\n", line.trim())).collect();
+    let gap = if below.is_empty() { "" } else { "\n" };
+    format!("### {}\n\n{}{gap}{below}", title(group), rows(group).markdown())
+}
+
+const CSV_HEADER: [&str; 19] = [
+    "shape",
+    "problem",
+    "contestant",
+    "implementation",
+    "peer",
+    "output_format",
+    "timer",
+    "runs",
+    "p50_us",
+    "std_us",
+    "p90_us",
+    "p99_us",
+    "event_p50_us",
+    "gflop_per_second",
+    "bound_us",
+    "reading_us",
+    "relative_l2",
+    "yardstick",
+    "speed_up_over_yardstick",
+];
+
+/// Every contestant on every shape, for programs.
+pub fn csv(record: &Record) -> String {
+    let of_group = |group: &Group| -> Vec<Vec<String>> {
+        let yardstick = yardstick(group);
+        let over = |entry: &Entry| Some(yardstick?.p50_us()? / entry.p50_us()?);
+        let row = |entry: &Entry| {
+            let summary = entry.timing.as_ref().map(|timing| timing.summary);
+            let event = entry.launch_timing.as_ref().map(|timing| timing.summary.p50_us);
+            vec![
+                group.shape.clone(),
+                group.problem.title(&group.shape),
+                entry.name.clone(),
+                entry.implementation.clone(),
+                entry.peer.to_string(),
+                entry.output_format.clone().unwrap_or_else(|| group.problem.output_format.clone()),
+                entry.timing.as_ref().map_or("", |timing| timer(timing.timer)).into(),
+                summary.map_or(String::new(), |summary| summary.iterations.to_string()),
+                number(summary.map(|summary| summary.p50_us)),
+                number(summary.map(|summary| summary.std_us)),
+                number(summary.map(|summary| summary.p90_us)),
+                number(summary.map(|summary| summary.p99_us)),
+                number(event),
+                number(entry.p50_us().map(|p50_us| group.problem.gflop / (p50_us * 1e-6))),
+                number(group.bound.as_ref().map(|bound| bound.floor_us)),
+                number(group.reading.as_ref().map(Reading::p50_us)),
+                number(entry.worst_relative_l2()),
+                yardstick.map_or(String::new(), |entry| entry.name.clone()),
+                number(over(entry)),
+            ]
+        };
+        group.entries.iter().map(row).collect()
+    };
+    csv::csv(&CSV_HEADER, record.groups.iter().flat_map(of_group))
+}
+
+/// The yardstick is the fastest peer, or else the first variant.
+fn rows(group: &Group) -> Table {
     let yardstick = yardstick(group);
     let last = format!("× {}", yardstick.map_or("", |entry| &entry.name));
     let launched = group.entries.iter().any(|entry| entry.launch_timing.is_some());
@@ -20,8 +90,9 @@ pub fn render(group: &Group) -> String {
     header.extend(launched.then_some("event p50"));
     header.push("rate");
     header.extend(group.bound.is_some().then_some("of bound"));
+    header.extend(group.reading.is_some().then_some("of reading"));
     header.extend(["rel. L2", &last]);
-    let mut table = table(&header, false);
+    let mut table = table(&header, false).with_extras(&["event p50", "of bound", "±", "p90", "p99", "runs"]);
     let yardstick = yardstick.and_then(Entry::p50_us);
     for entry in &group.entries {
         let summary = entry.timing.as_ref().map(|timing| timing.summary);
@@ -41,20 +112,30 @@ pub fn render(group: &Group) -> String {
                 entry.p50_us().map_or(NONE.into(), |p50_us| format!("{:.1} %", 100.0 * bound.share(p50_us)))
             }),
         );
+        row.extend(group.reading.as_ref().map(|reading| {
+            entry.p50_us().map_or(NONE.into(), |p50_us| format!("{:.1} %", 100.0 * reading.p50_us() / p50_us))
+        }));
         row.extend([
             error(entry.worst_relative_l2()),
             ratio(yardstick.zip(entry.p50_us()).map(|(yardstick, p50)| yardstick / p50)),
         ]);
         table.add_row(row);
     }
-    format!("{}\n{}{}{}", title(group), text(&table), circumstances(group), remarks(group))
+    table
 }
 
-/// What the bound is, the state of the caches, and what the GPU's clocks did, where they are known.
+/// What the bound is, what reading alone takes, the state of the caches, and what the GPU's clocks did, where they are known.
 fn circumstances(group: &Group) -> String {
     let mut lines = String::new();
     if let Some(Bound { floor_us, by }) = &group.bound {
         lines.push_str(&format!("  bound: {}, {by}\n", time(Some(*floor_us))));
+    }
+    if let Some(reading) = &group.reading {
+        let (bytes, rate) = (numbers::memory(reading.bytes), reading.bytes_per_second() / 1e9);
+        lines.push_str(&format!(
+            "  reading {bytes} of K and V alone: {}, {rate:.1} GB/s\n",
+            time(Some(reading.p50_us()))
+        ));
     }
     if group.entries.iter().filter_map(|entry| entry.timing.as_ref()).any(|timing| timing.cache == Cache::Cold) {
         lines.push_str("  caches were emptied before every run\n");
@@ -65,11 +146,20 @@ fn circumstances(group: &Group) -> String {
     lines
 }
 
+fn timer(timer: Timer) -> &'static str {
+    match timer {
+        Timer::HostClock => "host_clock",
+        Timer::GraphReplay => "graph_replay",
+        Timer::SeparateReplay => "graph_replay_without_overlap",
+        Timer::Event => "event",
+    }
+}
+
 fn yardstick(group: &Group) -> Option<&Entry> {
-    let flash = Backend::Flash.name();
-    let entries = &group.entries;
-    let usual = entries.iter().find(|entry| entry.peer && entry.name == flash && entry.timing.is_some());
-    usual.or(entries.iter().find(|entry| entry.peer)).or(entries.first())
+    let peers = || group.entries.iter().filter(|entry| entry.peer);
+    let timed = peers().filter_map(|entry| Some((entry, entry.p50_us()?)));
+    let fastest = timed.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(entry, _)| entry);
+    fastest.or(peers().next()).or(group.entries.first())
 }
 
 #[cfg(test)]
@@ -84,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_gpu_single_launches_are_shown_and_flash_is_the_yardstick() {
+    fn on_a_gpu_single_launches_are_shown_and_the_fastest_peer_is_the_yardstick() {
         let bound = Some(Bound { floor_us: 8.0, by: "so much work at such a rate".into() });
         let gpu = GpuConditions {
             source: "NVML".into(),
@@ -96,6 +186,29 @@ mod tests {
         };
         let conditions = Some(Conditions { gpu: Some(gpu), ..Conditions::default() });
         insta::assert_snapshot!(render(&Group { bound, conditions, ..fixed_data::gpu_group(true) }));
+    }
+
+    #[test]
+    fn as_csv_and_as_markdown_every_contestant_has_a_row() {
+        let record = Record { groups: vec![fixed_data::group(true)], ..fixed_data::builds() };
+        let count = record.groups[0].entries.len();
+        let rows = csv(&record);
+        assert_eq!(rows.lines().count(), count + 1);
+        assert!(rows.starts_with("shape,problem,contestant,implementation,peer,"), "{rows}");
+        let torch = rows.lines().find(|line| line.contains(",true,")).unwrap();
+        assert!(torch.contains(",torch-f32,") && torch.ends_with(",torch-bf16,0.5"), "{torch}");
+        let markdown = markdown(&record.groups[0]);
+        assert!(markdown.starts_with("### mission") && markdown.contains("| torch-f32 | 1 | 1.98 ms |"), "{markdown}");
+        assert!(markdown.contains("\n- racy: the timed runs differed\n"), "{markdown}");
+    }
+
+    #[test]
+    fn reading_alone_stands_beside_what_few_queries_take() {
+        let group = fixed_data::group(true);
+        let timing = group.entries[0].timing.clone().unwrap();
+        let text = render(&Group { reading: Some(Reading { bytes: 8 << 20, timing }), ..group });
+        assert!(text.contains("of reading") && text.contains("100.0 %"), "{text}");
+        assert!(text.contains("  reading 8.00 MiB of K and V alone: 210 ms, 0.0 GB/s\n"), "{text}");
     }
 
     #[test]

@@ -26,7 +26,8 @@ fn kernels(group: &BuildGroup) -> String {
         "code hash",
         "gate",
     ];
-    let mut table = table(&header, true);
+    let mut table =
+        table(&header, true).with_extras(&["warnings", "spill loads", "occupancy", "static", "stack", "code hash"]);
     let mut remarks = String::new();
     for entry in &group.entries {
         let numbers = entry.build.as_ref().map(|build| {

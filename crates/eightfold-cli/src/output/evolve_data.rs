@@ -14,7 +14,7 @@ fn trial(index: usize, variant: &str, fate: Fate) -> Trial {
     Trial {
         index,
         variant: variant.into(),
-        origin: Origin { operator, used: Vec::new(), parents: Vec::new(), insight: None, source: None },
+        origin: Origin::of(operator),
         fate,
         evidence: Evidence::default(),
         device_s: 0.5,
@@ -27,10 +27,12 @@ fn member(trial: usize, variant: &str, ratio: f64, outcome: Outcome) -> EliteMem
     EliteMember {
         trial,
         variant: variant.into(),
+        source: None,
         searched: ratio + 0.03,
         validated: Some(found),
         outcome: Some(outcome),
         summary: format!("{ratio:.3}× baseline (95 % interval …, 60 rounds)"),
+        faster_on: Vec::new(),
     }
 }
 
@@ -49,6 +51,9 @@ pub fn record() -> Record {
         shape: "mission".into(),
         problem: (&problem).into(),
         baseline: old.into(),
+        more: Vec::new(),
+        accuracy: None,
+        on_simulator: false,
         seed: 8,
         policy: Policy::Elite,
         restriction: "exp=poly".into(),

@@ -35,13 +35,22 @@ fn course(evolution: &Evolution) -> String {
         format!("  failures  {failed}"),
         format!("  baseline  {baseline}"),
     ];
+    for more in &evolution.more {
+        lines.push(format!("  and       {}, baseline {}", problem_title(&more.shape, &more.problem), more.baseline));
+    }
+    if let Some(accuracy) = &evolution.accuracy {
+        lines.push(format!("  accuracy  {accuracy}"));
+    }
+    if evolution.on_simulator {
+        lines.push("  counted   steps on the simulated device: a ratio is one of steps, not of time".into());
+    }
     if let Some(mutator) = &evolution.mutator {
         lines.push(format!(
             "  mutator   {} in {:.1} s, {} without an answer, cost {}",
             counted(mutator.calls, "call", "calls"),
             mutator.seconds,
             mutator.failed,
-            mutator.cost
+            (mutator.cost * 1e6).round() / 1e6
         ));
     }
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
@@ -67,7 +76,8 @@ pub fn elite(evolution: &Evolution) -> String {
     }
     let mut shown = text(&table);
     for (rank, member) in evolution.elite.iter().enumerate() {
-        shown.push_str(&format!("  {}  {}\n", rank + 1, member.variant));
+        let source = member.source.as_ref().map(|source| format!(" from source {source}")).unwrap_or_default();
+        shown.push_str(&format!("  {}  {}{source}\n", rank + 1, member.variant));
     }
     shown
 }
@@ -90,11 +100,14 @@ fn verdict(evolution: &Evolution) -> String {
     match (evolution.winner(), &evolution.installed) {
         (Some(winner), installed) => {
             let what = if installed.is_some() { "installed: " } else { "" };
-            format!("{what}{} is faster than the shipped default: {}", winner.variant, winner.summary)
+            let source = winner.source.as_ref().map(|source| format!(" from source {source}")).unwrap_or_default();
+            let better = if evolution.on_simulator { "takes fewer steps" } else { "is faster" };
+            format!("{what}{}{source} {better} than the baseline: {}", winner.variant, winner.summary)
         }
-        (None, _) if validated => "none: nothing was found that is surely faster than the shipped default".into(),
-        (None, _) if evolution.elite.iter().all(|member| member.variant == evolution.baseline) => {
-            "none: the shipped default is the best that was found".into()
+        (None, _) if validated => "none: nothing was found that is surely faster than the baseline".into(),
+        (None, _) if evolution.elite.is_empty() => "none: nothing that was tried passed its gates".into(),
+        (None, _) if evolution.elite.iter().all(|member| member.searched <= 1.0) => {
+            "none: the baseline is the best that was found".into()
         }
         (None, _) => "the elite was not validated: its speed-ups are the search's own".into(),
     }
@@ -115,15 +128,16 @@ mod tests {
     fn every_verdict_in_words() {
         let record = evolve_data::record();
         let mut evolution = record.evolution.unwrap();
-        assert!(verdict(&evolution).contains("is faster than the shipped default: 1.080×"));
+        assert!(verdict(&evolution).contains("is faster than the baseline: 1.080×"));
         evolution.installed = Some(evolution.elite[0].variant.clone());
         assert!(verdict(&evolution).starts_with("installed: cpu:"));
         evolution.elite[0].outcome = Some(Outcome::Negative);
         assert!(verdict(&evolution).starts_with("none: nothing was found"));
         evolution.elite.iter_mut().for_each(|member| member.outcome = None);
         assert!(verdict(&evolution).starts_with("the elite was not validated"));
-        let baseline = evolution.baseline.clone();
-        evolution.elite.iter_mut().for_each(|member| member.variant = baseline.clone());
-        assert!(verdict(&evolution).starts_with("none: the shipped default"));
+        evolution.elite.iter_mut().for_each(|member| member.searched = 0.99);
+        assert!(verdict(&evolution).starts_with("none: the baseline"));
+        evolution.elite.clear();
+        assert!(verdict(&evolution).starts_with("none: nothing that was tried"));
     }
 }

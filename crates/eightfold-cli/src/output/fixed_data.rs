@@ -2,10 +2,12 @@
 
 use eightfold::{OutputFormat, Problem, Shape};
 use eightfold_lab::errors::ErrorStats;
-use eightfold_lab::gates::{Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, ToggleReport};
+use eightfold_lab::gates::{
+    Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, Thresholds, ToggleReport,
+};
 use eightfold_lab::measure::{Samples, Timer};
-use eightfold_lab::peers::Backend;
-use eightfold_lab::profile::{self, Bottleneck, Metric, Position, Profile, Profiled, Stall, Unit};
+use eightfold_lab::peers::{Backend, Crash};
+use eightfold_lab::profile::{self, Bottleneck, Claims, Metric, Position, Profile, Profiled, Stall, Unit};
 use eightfold_lab::provenance::Provenance;
 use eightfold_lab::record::{BuildEntry, BuildGroup, Entry, Group, Kind, Record, Timing};
 
@@ -21,6 +23,8 @@ fn entry(name: &str, outcome: Outcome, relative_l2: f64, ns: &[u64]) -> Entry {
         output_hash: 0,
         repeatable: true,
         rows_compared: 8,
+        unit: 1.0,
+        judged_by: String::new(),
         checks: Vec::new(),
     };
     let summary = format!("the reason for {name}");
@@ -28,7 +32,7 @@ fn entry(name: &str, outcome: Outcome, relative_l2: f64, ns: &[u64]) -> Entry {
         gates: vec![GateReport { gate: Gate::Correctness, outcome, summary, checks: Vec::new() }],
         cases: if outcome == Outcome::Unavailable { Vec::new() } else { vec![case] },
         timing: timing(Timer::HostClock, ns),
-        ..Entry::new(name, name)
+        ..Entry::new(name, format!("ladder:{name}"))
     }
 }
 
@@ -56,7 +60,11 @@ pub fn group(with_peer: bool) -> Group {
         entry("int16-avx2", Outcome::Pass, 1.2e-4, &[987_654, 987_654]),
     ];
     if with_peer {
-        entries.push(Entry { peer: true, ..entry("torch", Outcome::Pass, 3e-7, &[1_975_308]) });
+        let setting = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16".into();
+        let bf16 =
+            Entry { crash: Some(Crash { signal: 4, setting }), ..entry("torch-bf16", Outcome::Pass, 4e-3, &[987_654]) };
+        let f32 = entry("torch-f32", Outcome::Pass, 3e-7, &[1_975_308]);
+        entries.extend([f32, bf16].map(|peer| Entry { peer: true, ..peer }));
     }
     Group { entries, ..Group::new("mission", &problem) }
 }
@@ -95,7 +103,7 @@ pub fn gpu_group(with_peers: bool) -> Group {
         entry.launch_timing = timing(Timer::Event, &[us * 1000 + 5000]);
         entry
     };
-    let mut broken = Entry::new("mma-pv", "mma-pv");
+    let mut broken = Entry::new("mma-pv", "ladder:mma-pv");
     broken.gates.push(gate(Gate::Resource, Outcome::Fail, "does not compile: attention.cu(7): error: no such thing"));
     let negative = "no gain: 1.010× async-copy (95 % interval 0.990 to 1.020, 10 rounds), required 1.10×";
     let mut entries = vec![
@@ -186,8 +194,10 @@ pub fn profiled_group() -> Group {
         };
         let metrics = Metric::ALL.into_iter().map(|metric| (metric, value(metric))).collect();
         let profile = Profile { launch: "0".into(), kernel: "ladder_attention".into(), metrics, stalls };
+        let policy = Thresholds::embedded().profile;
+        let claims = Claims { compute_bound: false, conflict_free: false };
         let mut entry = entry(name, Outcome::Pass, 3e-4, &[]);
-        entry.gates.push(profile::check(&profile, false).unwrap());
+        entry.gates.push(profile::check(&profile, &policy, claims).unwrap());
         entry.profile = Some(Profiled {
             bottleneck: Bottleneck::of(&profile, None).unwrap(),
             position: Some(Position {

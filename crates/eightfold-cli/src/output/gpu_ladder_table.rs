@@ -1,6 +1,6 @@
 //! The ladder on a GPU: each stage by both timers, its gains, what it takes, its error, its gates.
 
-use super::ladder_table::{gates, remarks, title};
+use super::ladder_table::{gates, is_step, remarks, title};
 use super::numbers::{NONE, error, ratio, time};
 use super::{table, text};
 use eightfold_lab::peers::Backend;
@@ -13,7 +13,8 @@ pub fn render(group: &Group) -> String {
     let mut header = vec!["stage", "p50", "p90", "p99", "event p50", "× before", "× baseline"];
     header.extend(peer.map(|_| over_peer.as_str()));
     header.extend(["registers", "shared bytes", "worst L2", "gates"]);
-    let mut table = table(&header, true);
+    let mut table =
+        table(&header, true).with_extras(&["worst L2", "event p50", "registers", "shared bytes", "p90", "p99"]);
     let baseline = group.entries.first().and_then(Entry::p50_us);
     let mut before = None;
     for entry in &group.entries {
@@ -27,7 +28,7 @@ pub fn render(group: &Group) -> String {
             time(summary.map(|summary| summary.p90_us)),
             time(summary.map(|summary| summary.p99_us)),
             time(entry.launch_timing.as_ref().map(|timing| timing.summary.p50_us)),
-            if entry.peer { NONE.into() } else { over(before) },
+            if is_step(group, entry) { over(before) } else { NONE.into() },
             over(baseline),
         ];
         row.extend(peer.map(|peer| over(peer.p50_us())));
@@ -38,7 +39,7 @@ pub fn render(group: &Group) -> String {
             gates(entry),
         ]);
         table.add_row(row);
-        if !entry.peer {
+        if is_step(group, entry) {
             before = p50.or(before);
         }
     }

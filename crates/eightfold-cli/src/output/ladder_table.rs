@@ -1,7 +1,9 @@
 //! The ladder: each stage's time, its gain over the one before and over the baseline, its error, its gates.
 
-use super::numbers::{error, ratio, time};
-use super::{gpu_ladder_table, table, text};
+use super::numbers::{NONE, error, ratio, time};
+use super::page::page;
+use super::{compare_table, gpu_ladder_table, table, text};
+use eightfold_lab::gates::{Gate, Outcome};
 use eightfold_lab::record::{Entry, Group, ProblemRecord};
 
 /// The table of one shape, with what needs more words below it.
@@ -14,16 +16,19 @@ pub fn render(group: &Group) -> String {
     let mut before = None;
     for entry in &group.entries {
         let p50 = entry.p50_us();
+        let is_step = is_step(group, entry);
         let over = |other: Option<f64>| other.zip(p50).map(|(other, p50)| other / p50);
         table.add_row([
             entry.name.clone(),
             time(p50),
-            ratio(over(before)),
+            if is_step { ratio(over(before)) } else { NONE.into() },
             ratio(over(baseline)),
             error(entry.worst_relative_l2()),
             gates(entry),
         ]);
-        before = p50.or(before);
+        if is_step {
+            before = p50.or(before);
+        }
     }
     format!("{}\n{}{}", title(group), text(&table), remarks(group))
 }
@@ -47,18 +52,37 @@ fn worded(shape: &str, problem: &ProblemRecord, outputs: String) -> String {
     format!("{}, {:.3} GFLOP{outputs}", problem.title(shape), problem.gflop)
 }
 
-/// Every gate that was reached, with its outcome.
-pub fn gates(entry: &Entry) -> String {
-    let outcomes = entry.gates.iter().map(|gate| format!("{} {}", gate.gate, gate.outcome));
-    outcomes.collect::<Vec<_>>().join(", ")
+/// Whether an entry is a step of the ladder: not a peer, and of the kernel of the first.
+pub fn is_step(group: &Group, entry: &Entry) -> bool {
+    let kernel = |entry: &Entry| entry.implementation.split(':').next().map(String::from);
+    !entry.peer && group.entries.first().is_some_and(|first| kernel(first) == kernel(entry))
 }
 
-/// Why a gate was not passed, and why a time is missing, one line each.
+/// What the gates said: PASS where every gate that was reached was passed, the verdict on the speed-up where that alone was
+/// not, else every gate.
+pub fn gates(entry: &Entry) -> String {
+    gates_in(entry, page().verbose)
+}
+
+fn gates_in(entry: &Entry, verbose: bool) -> String {
+    let unpassed: Vec<_> = entry.gates.iter().filter(|gate| gate.outcome != Outcome::Pass).collect();
+    match unpassed.as_slice() {
+        [] if !verbose && !entry.gates.is_empty() => Outcome::Pass.to_string(),
+        [one] if !verbose && one.gate == Gate::Performance => compare_table::outcome_word(one.outcome),
+        _ => {
+            let all = entry.gates.iter().map(|gate| format!("{} {}", gate.gate, gate.outcome));
+            all.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// Why a gate was not passed, why a time is missing, and what a peer died of, one line each.
 pub fn remarks(group: &Group) -> String {
     let mut lines = String::new();
     for entry in &group.entries {
-        let unpassed = entry.gates.iter().filter(|gate| gate.outcome != eightfold_lab::gates::Outcome::Pass);
-        let reasons = unpassed.map(|gate| &gate.summary).chain(&entry.note);
+        let unpassed = entry.gates.iter().filter(|gate| gate.outcome != Outcome::Pass);
+        let crash = entry.crash.as_ref().map(ToString::to_string);
+        let reasons = unpassed.map(|gate| gate.summary.clone()).chain(crash).chain(entry.note.clone());
         for reason in reasons {
             lines.push_str(&format!("  {}: {reason}\n", entry.name));
         }
@@ -74,5 +98,27 @@ mod tests {
     #[test]
     fn layout() {
         insta::assert_snapshot!(render(&fixed_data::group(false)));
+    }
+
+    #[test]
+    fn gates_are_spelt_out_where_they_are_not_passed_or_asked_for() {
+        let group = fixed_data::gpu_group(false);
+        let entry = |name: &str| group.entries.iter().find(|entry| entry.name == name).unwrap();
+        assert_eq!(gates_in(entry("async-copy"), false), "PASS");
+        assert_eq!(gates_in(entry("async-copy"), true), "resource PASS, correctness PASS, performance PASS");
+        assert_eq!(gates_in(entry("simd-pv"), false), "VALID NEGATIVE");
+        assert_eq!(gates_in(entry("mma-pv"), false), "resource FAIL");
+    }
+
+    #[test]
+    fn what_stands_beside_the_ladder_is_no_step_of_it() {
+        let mut group = fixed_data::gpu_group(false);
+        let beside =
+            Entry { implementation: "hopper:fast".into(), name: "hopper fast".into(), ..group.entries[1].clone() };
+        assert!(is_step(&group, &group.entries[1]) && !is_step(&group, &beside));
+        group.entries.push(beside);
+        let text = render(&group);
+        let line = text.lines().find(|line| line.contains("hopper fast")).unwrap();
+        assert!(line.contains(" –  "), "{line}");
     }
 }

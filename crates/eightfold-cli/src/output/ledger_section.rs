@@ -2,7 +2,6 @@
 
 use super::numbers::NONE;
 use super::{table, text};
-use comfy_table::CellAlignment;
 use eightfold_lab::ledger::{Judgement, Origin, Prediction};
 
 /// The same for a terminal and for documents.
@@ -13,6 +12,8 @@ pub struct Section {
     pub header: &'static [&'static str],
     /// Columns of words, which are aligned to the left; the first and the last are, too.
     pub words: &'static [usize],
+    /// Columns that may be left out, the last named first.
+    pub extras: &'static [&'static str],
     /// Its cells.
     pub rows: Vec<Vec<String>>,
     /// What the rows come to.
@@ -34,12 +35,8 @@ pub struct Details {
 impl Section {
     /// For a terminal; `long` adds what each row was about.
     pub fn render(&self, long: bool) -> String {
-        let mut table = table(self.header, true);
-        for column in self.words {
-            if let Some(column) = table.column_mut(*column) {
-                column.set_cell_alignment(CellAlignment::Left);
-            }
-        }
+        let mut table = self.words.iter().fold(table(self.header, true), |table, column| table.with_words(*column));
+        table = table.with_extras(self.extras);
         for row in &self.rows {
             table.add_row(row);
         }

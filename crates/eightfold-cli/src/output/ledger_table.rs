@@ -32,6 +32,7 @@ fn stages(evolution: &Evolution) -> Section {
         title: title(evolution),
         header: HEADER,
         words: WORDS,
+        extras: &["shape", "× before", "what changed"],
         rows: evolution.stages.iter().map(cells).collect(),
         tally: tally(&evolution.stages.iter().filter_map(judged).collect::<Vec<_>>()),
         details: evolution.stages.iter().map(at_length).collect(),
@@ -43,7 +44,7 @@ fn title(evolution: &Evolution) -> String {
     let kernel = &evolution.kernel;
     let Some(measured) = &evolution.measured else {
         return format!(
-            "{kernel}: not measured; there is no ladder record of it in runs or results (`eightfold --kernel {kernel}` makes one)"
+            "{kernel}: not measured; there is no ladder record of it in runs or results (`eightfold ladder --kernel {kernel}` makes one)"
         );
     };
     let early =

@@ -19,6 +19,7 @@ pub fn section(evolution: &Evolution) -> Option<Section> {
         title: title(evolution),
         header: HEADER,
         words: WORDS,
+        extras: &["without", "95 % interval"],
         rows: all.iter().map(cells).collect(),
         tally: tally(&all.iter().filter_map(judged).collect::<Vec<_>>()),
         details: all.iter().map(at_length).collect(),

@@ -26,7 +26,8 @@ pub fn render(group: &Group) -> String {
     let mut header = vec!["variant", "time"];
     header.extend(COLUMNS.map(|(name, _)| name));
     header.extend(["of the roof", "gate"]);
-    let mut table = table(&header, true);
+    let mut table =
+        table(&header, true).with_extras(&["of the roof", "warps", "local", "conflicts", "ALU", "XU", "issue"]);
     for entry in &group.entries {
         let profile = entry.profile.as_ref().map(|profiled| &profiled.profile);
         let mut row = vec![entry.name.clone(), time(profile.and_then(|profile| profile.time_us().ok()))];

@@ -27,9 +27,7 @@ fn generated_pages_are_those_that_are_committed() {
 fn the_readme_is_short_and_links_lead_somewhere() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
-    let pages = std::fs::read_dir(root().join("docs/src")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    for page in pages.chain([root().join("README.md"), root().join("CONTRIBUTING.md")]) {
+    for page in pages_of_the_book().into_iter().chain([root().join("README.md"), root().join("CONTRIBUTING.md")]) {
         let text = std::fs::read_to_string(&page).unwrap();
         for (at, _) in text.match_indices("](") {
             let link = text[at + 2..].split([')', '#']).next().unwrap();
@@ -37,6 +35,27 @@ fn the_readme_is_short_and_links_lead_somewhere() {
             assert!(!is_local || page.parent().unwrap().join(link).exists(), "{}: {link}", page.display());
         }
     }
+}
+
+fn pages_of_the_book() -> Vec<PathBuf> {
+    let folders = ["docs/src", "docs/src/performance"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
+    let files = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+#[test]
+fn the_book_lists_every_page_once_and_links_stay_inside() {
+    let folder = root().join("docs/src");
+    let summary = std::fs::read_to_string(folder.join("SUMMARY.md")).unwrap();
+    let listed: Vec<&str> = summary.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
+    for page in pages_of_the_book() {
+        let name = page.strip_prefix(&folder).unwrap().to_string_lossy().replace('\\', "/");
+        let times = listed.iter().filter(|listed| **listed == name).count();
+        assert_eq!(times, usize::from(name != "SUMMARY.md"), "{name} in SUMMARY.md");
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(!text.contains("](../../"), "{name} links to what is not in the book");
+    }
+    assert!(listed.iter().all(|page| folder.join(page).is_file()));
 }
 
 /// The table counts tries that went wrong, whatever the reason; of each kind there is a record where none did.
@@ -55,7 +74,7 @@ fn every_kind_of_planted_difference_was_told_in_ten_of_ten_tries() {
 fn committed_records_come_from_release_builds_of_a_commit() {
     for (folder, record) in all_records() {
         assert!(record.provenance.release, "{folder}");
-        assert!(record.provenance.checkout.as_ref().is_some_and(|checkout| !checkout.dirty), "{folder}");
+        assert!(record.provenance.is_of_its_commit(), "{folder}");
         // That candidates of a search fail is part of the search.
         assert!(record.kind == Kind::Evolve || !record.failed(), "{folder}: a gate failed");
     }

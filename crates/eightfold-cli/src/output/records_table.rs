@@ -17,15 +17,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The row of a record.
-    pub fn new(filed: &Filed, superseded: bool, age: Age) -> Self {
-        let state = match age {
-            _ if superseded => "superseded: a newer record replaces it".into(),
-            Age::Current => "current".into(),
-            Age::Stale(1) => "stale: 1 commit changed its sources".into(),
-            Age::Stale(commits) => format!("stale: {commits} commits changed its sources"),
-            Age::Unknown => "unknown: git does not know its commit".into(),
-        };
+    /// The row of a record; `removable` says why it may go.
+    pub fn new(filed: &Filed, removable: Option<&str>, age: &Age) -> Self {
         Row {
             topic: filed.topic.clone(),
             record: filed.name.clone(),
@@ -33,21 +26,29 @@ impl Row {
             ran: filed.ran(),
             device: filed.device(),
             date: filed.date(),
-            state,
+            state: removable.map_or_else(|| age.to_string(), String::from),
         }
     }
 }
 
 /// The table, and how many are stale.
 pub fn render(rows: &[Row]) -> String {
-    let mut table = table(&["topic", "record", "commit", "date", "state"], true);
+    let mut table = table(&["topic", "record", "commit", "date", "state"], true).with_words(1);
     for row in rows {
         table.add_row([&row.topic, &row.record, &row.commit, &row.date, &row.state]);
     }
     let count = |start: &str| rows.iter().filter(|row| row.state.starts_with(start)).count();
-    let [stale, superseded] = ["stale", "superseded"].map(count);
-    format!("{}\n{} records: {stale} stale, {superseded} superseded\n", text(&table), rows.len())
+    let (all, current, stale) = (rows.len(), count("current"), count("stale"));
+    let counts = format!("{all} records: {current} current, {stale} stale, {} other", all - current - stale);
+    format!("{}\n{counts}\n{EXPLAINED}", text(&table))
 }
+
+/// What the states mean.
+const EXPLAINED: &str = "\
+Current: the sources of the record's kernels are those of this program.
+Stale: they have changed since, or the record is older than fingerprints of sources. Its numbers are
+    those of its commit.
+";
 
 #[cfg(test)]
 mod tests {
@@ -66,8 +67,8 @@ mod tests {
         };
         let rows = [
             row("20261116T070735Z-bench", "current"),
-            row("20261115T070735Z-bench", "stale: 3 commits changed its sources"),
-            row("20261114T070735Z-bench", "superseded: a newer record replaces it"),
+            row("20261115T070735Z-bench", "stale: hopper changed"),
+            row("20261114T070735Z-bench", "replaced by a newer one"),
         ];
         insta::assert_snapshot!(render(&rows));
     }

@@ -5,7 +5,7 @@ use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Problem, Scales
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 
-const SHAPE: Shape = Shape { batch: 2, query_heads: 4, kv_heads: 2, query_len: 9, key_len: 21, head_dim: 16 };
+const SHAPE: Shape = Shape::new(2, 4, 9, 16).with_kv_heads(2).with_key_len(21);
 
 /// The numbers that a tensor of a file holds, widened.
 fn read(file: &SafeTensors, name: &str) -> (Dtype, Vec<usize>, Vec<f64>) {
@@ -97,7 +97,7 @@ fn check(
             make("v", &sizes(keys, layout), &reorder(&inputs.v, keys, layout)),
         ],
     );
-    place.succeed(&format!("attend --inputs in.safetensors --out out.safetensors --layout {layout} {flags}"));
+    place.succeed(&format!("attend --inputs in.safetensors --to out.safetensors --layout {layout} {flags}"));
     assert_eq!(place.contents(), ["in.safetensors", "out.safetensors"]);
     let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -133,8 +133,8 @@ fn every_input_type_and_both_layouts_agree_with_the_reference() {
 fn the_scale_and_the_output_type_are_obeyed() {
     let scaled = problem().with_softmax_scale(0.7).unwrap();
     check(Tensor::f32, Layout::Bhsd, "--scale 0.7", &scaled, Dtype::F32, 3e-3);
-    check(Tensor::f32, Layout::Bhsd, "--out-dtype f16", &problem(), Dtype::F16, 3e-3);
-    check(Tensor::f32, Layout::Bshd, "--out-dtype bf16", &problem(), Dtype::BF16, 1e-2);
+    check(Tensor::f32, Layout::Bhsd, "--dtype f16", &problem(), Dtype::F16, 3e-3);
+    check(Tensor::f32, Layout::Bshd, "--dtype bf16", &problem(), Dtype::BF16, 1e-2);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn fp8_codes_are_used_as_they_come_at_every_granularity() {
                 stored.push(Tensor::f32(scale_name, &scale_sizes, tensor.scales().values()));
             }
             place.write("in.safetensors", &stored);
-            place.succeed("attend --inputs in.safetensors --out out.safetensors --variant cpu:baseline");
+            place.succeed("attend --inputs in.safetensors --to out.safetensors --variant cpu:baseline");
             let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
             let (_, _, values) = read(&SafeTensors::deserialize(&bytes).unwrap(), "o");
             let [q, k, v] = tensors.map(|tensor| tensor.dequantize());
@@ -188,9 +188,9 @@ fn fp8_codes_are_used_as_they_come_at_every_granularity() {
 fn the_output_says_what_made_it() {
     let place = Place::new();
     place.write("in.safetensors", &sound_tensors(&[1, 2, 8, 16]));
-    let text = place.succeed("attend --inputs in.safetensors --out out.safetensors --json");
+    let text = place.succeed("attend --inputs in.safetensors --to out.safetensors --json");
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(answer["out"], "out.safetensors");
+    assert_eq!(answer["to"], "out.safetensors");
     let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
     let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
     let metadata = metadata.metadata().clone().unwrap();
@@ -204,6 +204,59 @@ fn the_old_output_is_replaced() {
     let place = Place::new();
     place.write("in.safetensors", &sound_tensors(&[1, 1, 8, 8]));
     std::fs::write(place.file("out.safetensors"), "old").unwrap();
-    place.succeed("attend --inputs in.safetensors --out out.safetensors");
+    place.succeed("attend --inputs in.safetensors --to out.safetensors");
     assert!(SafeTensors::deserialize(&std::fs::read(place.file("out.safetensors")).unwrap()).is_ok());
+}
+
+#[test]
+fn a_window_a_softcap_sinks_and_v_of_other_channels_are_obeyed() {
+    let place = Place::new();
+    let (queries, keys) = (SHAPE.query_dims(), SHAPE.key_dims());
+    let wider = Dims::new(keys.batch, keys.heads, keys.len, keys.head_dim + 8);
+    let (q, k, v) = (exact(queries, 1), exact(keys, 2), exact(wider, 3));
+    let sinks = numbers(SHAPE.query_heads, 4);
+    let file = |sinks: &[f32]| {
+        let tensor = |name, dims, values: &[f32]| Tensor::f32(name, &sizes(dims, Layout::Bhsd), values);
+        let sinks = Tensor::f32("sinks", &[sinks.len()], sinks);
+        place
+            .write("in.safetensors", &[tensor("q", queries, &q), tensor("k", keys, &k), tensor("v", wider, &v), sinks]);
+    };
+    file(&sinks);
+    let attend = "attend --inputs in.safetensors --to out.safetensors --lse --variant cpu:baseline --causal --window 2,-1 --softcap 0.5";
+    let said = place.succeed(attend);
+    assert!(said.contains(" causal window=2,-1 softcap=0.5 sinks with"), "{said}");
+    let bytes = std::fs::read(place.file("out.safetensors")).unwrap();
+    let found = SafeTensors::deserialize(&bytes).unwrap();
+    let problem = problem().causal().with_window("2,-1".parse().unwrap()).with_softcap(0.5).unwrap().with_sinks();
+    let problem = problem.with_value_dim(wider.head_dim).unwrap();
+    let [q, k, v, sinks] =
+        [&q, &k, &v, &sinks].map(|values| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>());
+    let expected = reference::attention_with_sinks(&problem, &q, &k, &v, &sinks).unwrap();
+    let (_, found_sizes, values) = read(&found, "o");
+    assert_eq!(found_sizes, sizes(problem.output_dims(), Layout::Bhsd));
+    assert!(relative_l2(&values, &expected.values) < 1e-5);
+    assert!(relative_l2(&read(&found, "lse").2, &expected.lse) < 1e-5);
+
+    for (wrong, rule) in
+        [(vec![0.5; 99], "99 logits for"), (vec![f32::NAN; SHAPE.query_heads], "that of head 0 is NaN")]
+    {
+        file(&wrong);
+        let error = String::from_utf8(place.run(attend).stderr).unwrap();
+        assert!(error.contains(&format!("sinks: {rule}")), "{error}");
+    }
+    place.write("in.safetensors", &sound_tensors(&[1, 2, 8, 16]));
+    let error = String::from_utf8(place.run(&format!("{attend} --sinks")).stderr).unwrap();
+    assert!(error.contains("sinks: the file holds no tensor of this name"), "{error}");
+}
+
+#[test]
+fn queries_and_keys_may_be_int8_and_the_rest_may_not() {
+    let place = Place::new();
+    place.write("in.safetensors", &sound_tensors(&[1, 2, 8, 16]));
+    let text = place.succeed("attend --inputs in.safetensors --to out.safetensors --input-format int8 --json");
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["problem"]["input_format"], "int8");
+    place.succeed("run --input-format int8 --shape 1,2,24,16 --families gaussian --seeds 1 --variant cpu:baseline");
+    let refused = crate::support::stderr(&place.run("explain --input-format int8 --variant ladder"));
+    assert!(refused.contains("computes no scores of int8"), "{refused}");
 }

@@ -39,8 +39,8 @@ fn names_that_do_not_exist_are_answered_with_the_nearest() {
             "run --families gausian",
             "bench --variant cpu:simd=sse",
             "bench --peer tensorflow",
-            "bench --output f8",
-            "run --output e4m3",
+            "bench --dtype f8",
+            "run --dtype e4m3",
             "explain --shape tiny",
             "explain --variant cpu:schedule=static,numbers=f64",
             "benhc",
@@ -90,6 +90,30 @@ fn sizes_that_make_no_problem() {
             "bench --iterations 0 --shape small",
             "run --seeds one",
             "run --scale 2",
+        ]
+    ));
+}
+
+#[test]
+fn windows_and_scores_that_make_no_problem_or_none_for_a_gpu() {
+    let place = Place::new();
+    insta::assert_snapshot!(complaints(
+        &place,
+        &[
+            "explain --window -2,0",
+            "explain --window 128",
+            "run --shape small --window 1,2,3",
+            "bench --shape small --softcap 0",
+            "explain --softcap -50",
+            "run --shape small --softcap nan",
+            "run --shape small --softcap inf",
+            "explain --shape 1,8,32,192/12",
+            "explain --shape 1,8,32,192/260",
+            "explain --shape 1,8,32,192/x",
+            "ladder --shape 1,8,32,192/128",
+            "explain --input-format int8 --variant ladder:unpack",
+            "explain --shape 1,8,300,192/256 --variant ladder:mma-pv",
+            "explain --shape 1,8,300,256 --variant ladder:tall-tiles",
         ]
     ));
 }
@@ -151,7 +175,7 @@ fn tensors_that_do_not_belong_together() {
     let mut arguments = Vec::new();
     for (name, tensors) in &cases {
         place.write(name, tensors);
-        arguments.push(format!("attend --inputs {name} --out out.safetensors"));
+        arguments.push(format!("attend --inputs {name} --to out.safetensors"));
         // The gates read the same files and must refuse them the same way.
         complaint(&place, &format!("run --inputs {name}"));
     }
@@ -166,15 +190,15 @@ fn flags_that_do_not_suit_the_tensors() {
     insta::assert_snapshot!(complaints(
         &place,
         &[
-            "attend --inputs in --out out --scale NaN",
-            "attend --inputs in --out out --scale -1",
-            "attend --inputs in --out out --scale 0",
-            "attend --inputs in --out out --scale big",
-            "attend --inputs in --out out --layout bhds",
-            "attend --inputs in --out out --out-dtype f64",
-            "attend --inputs in --out out --variant cpu:nothing",
-            "attend --inputs in --out missing/out",
-            "attend --inputs in --out .",
+            "attend --inputs in --to out --scale NaN",
+            "attend --inputs in --to out --scale -1",
+            "attend --inputs in --to out --scale 0",
+            "attend --inputs in --to out --scale big",
+            "attend --inputs in --to out --layout bhds",
+            "attend --inputs in --to out --dtype f64",
+            "attend --inputs in --to out --variant cpu:nothing",
+            "attend --inputs in --to missing/out",
+            "attend --inputs in --to .",
             "attend --inputs in",
             "run --inputs in --shape small",
         ]
@@ -190,21 +214,19 @@ fn what_cannot_be_asked_of_a_gpu_kernel() {
             "--kernel gpu",
             "run --kernel laddr",
             "run --kernel cpu --variant cpu:baseline",
-            "run --arch sm_88",
-            "run --arch sm_90 hopper",
-            "run --arch",
-            "run --kernel cpu --arch sm_89",
-            "run --arch sm_89 --variant ladder:copy=sync,producers=1",
-            "run --arch sm_89 --variant ladder:softmax=separate,pv=fp8",
-            "run --arch sm_89 --variant ladder:warps=3",
-            "run --arch sm_89 --shape small",
-            "run --no-toggle",
-            "run --nvcc",
+            "build --arch sm_88",
+            "build --arch sm_90 hopper",
+            "build --arch",
+            "build --kernel cpu --arch sm_89",
+            "build --arch sm_89 --variant ladder:copy=sync,producers=1",
+            "build --arch sm_89 --variant ladder:softmax=separate,pv=fp8",
+            "build --arch sm_89 --variant ladder:warps=3",
+            "build --arch sm_89 --shape small",
             "run --odd --shape small",
             "run --odd --causal",
-            "run --dump-tiles tiles --variant cpu:baseline --shape small",
-            "run --dump-tiles tiles --variant cpu:baseline",
-            "run --dump-tiles tiles --arch sm_89",
+            "dump --to tiles --variant cpu:baseline --shape small",
+            "dump --to tiles",
+            "dump --variant ladder:unpack",
         ]
     ));
 }
@@ -221,7 +243,7 @@ fn files_that_are_not_safetensors() {
     std::fs::write(place.file("huge-header"), [0xff; 64]).unwrap();
     std::fs::create_dir(place.file("folder")).unwrap();
     for name in ["truncated", "header-only", "nothing", "text", "huge-header", "folder", "missing"] {
-        for command in ["attend --out out --inputs", "run --inputs"] {
+        for command in ["attend --to out --inputs", "run --inputs"] {
             let line = complaint(&place, &format!("{command} {name}"));
             assert!(line.starts_with(&format!("error: inputs: {name} ")), "{line}");
         }
@@ -235,7 +257,7 @@ fn every_prefix_of_a_file_is_refused() {
     let whole = std::fs::read(place.file("whole")).unwrap();
     for length in (0..whole.len()).step_by(7) {
         std::fs::write(place.file("part"), &whole[..length]).unwrap();
-        complaint(&place, "attend --inputs part --out out");
+        complaint(&place, "attend --inputs part --to out");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The jobs that gate, time and record, on problems small enough for a test.
 
 use crate::support::{Place, Tensor, numbers, sound_tensors, stderr};
-use eightfold_lab::gates::{Outcome, Thresholds};
+use eightfold_lab::gates::Outcome;
 use eightfold_lab::record::{Kind, Record};
 use safetensors::Dtype;
 
@@ -20,7 +20,7 @@ fn the_ladder_gates_and_times_every_stage() {
     assert_eq!((record.kind, record.groups.len(), record.provenance.threads), (Kind::Ladder, 2, 1));
     for group in &record.groups {
         let names: Vec<_> = group.entries.iter().map(|entry| entry.name.as_str()).collect();
-        let stages: Vec<_> = eightfold::cpu::STAGES.iter().map(|stage| stage.name).collect();
+        let stages: Vec<_> = eightfold::lab::cpu::STAGES.iter().map(|stage| stage.name).collect();
         assert_eq!(names, stages);
         for entry in &group.entries {
             let passed = entry.correctness().unwrap().outcome == Outcome::Pass;
@@ -29,17 +29,17 @@ fn the_ladder_gates_and_times_every_stage() {
         }
     }
     let folder = place.contents().into_iter().find(|path| path.ends_with("-ladder")).unwrap();
-    assert!(text.ends_with(&format!("record: {folder}/record.json\n")), "{text}");
+    assert!(text.ends_with(&format!("record: {folder}/record.json\nreport: {folder}/report.html\n")), "{text}");
 }
 
 #[test]
 fn what_is_timed_is_written_as_asked_and_as_usual_where_it_runs() {
     for (arguments, written) in [
         ("bench --variant cpu:lanes --iterations 5", "f32"),
-        ("bench --variant cpu:lanes --iterations 5 --output bf16", "bf16"),
-        ("--kernel cpu --output f16", "f16"),
-        ("compare cpu:lanes cpu:lanes --rounds 10 --output bf16", "bf16"),
-        ("run --variant cpu:lanes --output bf16", "bf16"),
+        ("bench --variant cpu:lanes --iterations 5 --dtype bf16", "bf16"),
+        ("--kernel cpu --dtype f16", "f16"),
+        ("compare cpu:lanes cpu:lanes --rounds 10 --dtype bf16", "bf16"),
+        ("run --variant cpu:lanes --dtype bf16", "bf16"),
     ] {
         let place = Place::new();
         let output = place.run(&format!("{arguments} --shape 1,1,16,8 --threads 1"));
@@ -55,7 +55,7 @@ fn what_is_timed_is_written_as_asked_and_as_usual_where_it_runs() {
 #[test]
 fn json_is_the_record_and_nothing_else() {
     for arguments in [
-        "--shape 1,1,16,8 --json",
+        "ladder --kernel cpu --shape 1,1,16,8 --json",
         "run --shape 1,1,16,8 --families gaussian,constant --seeds 1,2 --json",
         "bench --shape 1,1,16,8 --iterations 5 --variant cpu:baseline cpu:lanes --json",
     ] {
@@ -95,7 +95,7 @@ fn run_asks_for_the_log_sum_exp_unless_told_not_to() {
 fn run_gates_the_users_own_tensors() {
     let place = Place::new();
     place.write("wide.safetensors", &sound_tensors(&[1, 24, 2, 16]));
-    place.succeed("run --inputs wide.safetensors --layout bshd --causal --scale 0.5 --out a");
+    place.succeed("run --inputs wide.safetensors --layout bshd --causal --scale 0.5 --records a");
     let codes: Vec<u8> = numbers(256, 1).iter().map(|value| (value.abs() * 60.0) as u8).collect();
     let mut tensors = Vec::new();
     for (name, scale) in [("q", "q_scale"), ("k", "k_scale"), ("v", "v_scale")] {
@@ -103,7 +103,7 @@ fn run_gates_the_users_own_tensors() {
         tensors.push(Tensor::f32(scale, &[1, 2, 3], &[0.5, 1.0, 2.0, 0.5, 1.0, 2.0]));
     }
     place.write("codes.safetensors", &tensors);
-    place.succeed("run --inputs codes.safetensors --variant cpu:baseline --out b");
+    place.succeed("run --inputs codes.safetensors --variant cpu:baseline --records b");
     let read = |folder: &str| {
         let path = place.contents().into_iter().find(|path| path.starts_with(folder) && path.ends_with("record.json"));
         Record::read(&place.file(&path.unwrap())).unwrap().groups.remove(0)
@@ -131,6 +131,17 @@ fn bench_counts_the_runs_that_were_asked_for() {
 }
 
 #[test]
+fn more_threads_than_cores_are_what_was_asked_for() {
+    let place = Place::new();
+    place.succeed("bench --variant cpu:queue --shape 1,8,64,16 1,2,1,1,2000,16 --iterations 3 --threads 40");
+    let record = record(&place);
+    assert_eq!(record.provenance.threads, 40);
+    // Two queries on each key: how long reading takes stands beside.
+    let [many, few] = &record.groups[..] else { panic!("two shapes") };
+    assert!(many.reading.is_none() && few.reading.as_ref().unwrap().bytes == 2 * 2000 * 16);
+}
+
+#[test]
 fn a_peer_that_is_not_there_is_named_and_the_rest_goes_on() {
     let place = Place::new();
     let arguments = "bench --shape 1,1,16,8 --iterations 3 --peer torch --python /no/such/python";
@@ -141,19 +152,11 @@ fn a_peer_that_is_not_there_is_named_and_the_rest_goes_on() {
     assert!(entries[1].peer && entries[1].timing.is_none());
 }
 
-/// A gates file whose f32 tolerance nothing can meet.
-fn impossible_gates(place: &Place) {
-    let embedded = Thresholds::embedded_text();
-    let impossible = embedded.replace("relative_l2 = 2e-6", "relative_l2 = 1e-12");
-    assert_ne!(impossible, embedded);
-    std::fs::write(place.file("gates.toml"), impossible).unwrap();
-}
-
 #[test]
 fn a_failed_gate_exits_with_1_and_its_timing_is_inadmissible() {
     for job in ["--kernel cpu", "run --variant cpu:baseline", "bench --variant cpu:baseline --iterations 3"] {
         let place = Place::new();
-        impossible_gates(&place);
+        place.write_impossible_gates();
         let output = place.run(&format!("{job} --shape 1,1,16,8 --gates gates.toml"));
         assert_eq!(output.status.code(), Some(1), "{job}: {}", stderr(&output));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -170,7 +173,7 @@ fn a_failed_gate_exits_with_1_and_its_timing_is_inadmissible() {
 fn provenance_names_machine_and_build_and_no_machine_paths() {
     let place = Place::new();
     let folder = place.file("elsewhere");
-    place.succeed(&format!("run --shape 1,1,16,8 --families gaussian --out {}", folder.display()));
+    place.succeed(&format!("run --shape 1,1,16,8 --families gaussian --records {}", folder.display()));
     let record = record(&place);
     let provenance = &record.provenance;
     assert_eq!(provenance.eightfold, env!("CARGO_PKG_VERSION"));

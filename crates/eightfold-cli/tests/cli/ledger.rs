@@ -17,7 +17,7 @@ const CPU_RECORD: &str = "20261115T064004Z-ladder";
 const GPU_RECORD: &str = "20261115T090438Z-ladder";
 
 fn committed(name: &str) -> PathBuf {
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eightfold-lab/fixtures/records");
     let run = |path: &PathBuf| path.file_name().is_some_and(|run| run == name);
     store::folders_of_runs(&results).into_iter().find(run).unwrap()
 }
@@ -66,9 +66,9 @@ fn without_a_record_the_newest_without_a_mask_is_taken() {
 #[test]
 fn without_any_record_the_predictions_are_shown_and_what_would_test_them() {
     let place = Place::new();
-    let text = place.succeed("ledger --markdown");
+    let text = place.succeed("ledger --format markdown");
     for line in [
-        "cpu: not measured; there is no ladder record of it in runs or results (`eightfold --kernel cpu` makes one)",
+        "cpu: not measured; there is no ladder record of it in runs or results (`eightfold ladder --kernel cpu` makes one)",
         "| async-copy | mission | 1.10 to 1.15× (plan) | – | – | – | – | – |",
         "no prediction is tested",
     ] {
@@ -128,7 +128,7 @@ fn write_comparisons(place: &Place, run: &str, gpu: &str, comparisons: Vec<Compa
 
 #[test]
 fn optimisations_are_held_against_the_newest_comparison_on_the_same_machine() {
-    let entries = Ledger::of(Kernel::Hopper).optimisations;
+    let entries = Ledger::of(Kernel::HOPPER).optimisations;
     let middle = |entry: &OptimisationEntry| (entry.prediction.least + entry.prediction.most) / 2.0;
     let (right, wrong) = (&entries[0], &entries[1]);
     let place = Place::new();
@@ -148,7 +148,7 @@ fn optimisations_are_held_against_the_newest_comparison_on_the_same_machine() {
         (&"too_high".into(), &"negative".into())
     );
     assert!(all[2..].iter().all(|one| one["measured"].is_null() && one["judgement"].is_null()));
-    let long = place.succeed("ledger --kernel hopper --long");
+    let long = place.succeed("ledger --kernel hopper --long --wide");
     for line in [
         &right.prediction.moves,
         &right.prediction.because,
@@ -164,7 +164,7 @@ fn without_a_gpu_nothing_is_measured_and_nothing_is_written() {
     let place = Place::new();
     for (arguments, expected) in [
         ("ledger --kernel cpu --measure", "measure: the ledger of cpu has stages alone"),
-        ("ledger --out there", "--measure"),
+        ("ledger --records there", "--measure"),
         ("ledger --measure some/record", "cannot be used with"),
     ] {
         let output = place.run(arguments);
@@ -172,7 +172,7 @@ fn without_a_gpu_nothing_is_measured_and_nothing_is_written() {
         assert!(stderr(&output).contains(expected), "{arguments}: {}", stderr(&output));
     }
     if eightfold::cuda::driver::Device::default().is_err() {
-        let output = place.run("ledger --kernel hopper --measure --out there");
+        let output = place.run("ledger --kernel hopper --measure --records there");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
         assert!(stderr(&output).starts_with("error: CUDA is not available: "), "{}", stderr(&output));
     }
@@ -187,7 +187,9 @@ fn mistakes() {
         ("ledger results/20261115T064134Z-bench", "does not measure the stages of a ladder without a mask"),
         (&format!("ledger --kernel ladder results/{CPU_RECORD}"), "kernel: is ladder, but"),
         ("ledger --kernel cpx", "did you mean `cpu`?"),
-        ("ledger --markdown --json", "markdown: cannot go with --json"),
+        ("ledger --format markdown --json", "format: cannot go with --json"),
+        ("ledger --format csv", "format: csv is for bench and run"),
+        ("ledger --markdown", "did you mean `--format markdown`?"),
     ] {
         let output = place.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");

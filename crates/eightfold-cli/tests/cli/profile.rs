@@ -22,7 +22,7 @@ case "$1" in
 --query-metrics) cat "$here/query" ;;
 *)
     while [ $# -gt 0 ]; do
-        if [ "$1" = --out ]; then
+        if [ "$1" = --records ]; then
             mkdir -p "$2/x-run"
             cp "$here/record.json" "$2/x-run/record.json"
         fi
@@ -95,7 +95,7 @@ fn a_profile_says_what_bounds_the_kernel_and_the_gate_is_a_finding_without_a_cla
     assert!(last.starts_with("C --csv --page raw") && last.contains("--clock-control none"), "{last}");
     assert!(last.contains(" run --variant ladder:") && last.contains("--shape mission"), "{last}");
     // As it is timed, and no other kernel of ours.
-    assert!(last.contains("--output bf16 --no-lse") && last.contains(" -k ladder_attention "), "{last}");
+    assert!(last.contains("--dtype bf16 --no-lse") && last.contains(" -k ladder_attention "), "{last}");
     // The same twice is no difference, and a page has it.
     let folder = path.strip_suffix("/record.json").unwrap();
     let same = place.succeed(&format!("profile --diff {folder} {folder}#ladder:baseline"));

@@ -5,7 +5,7 @@ use eightfold_lab::record::Record;
 use eightfold_lab::simulate::CxxCompiler;
 
 /// Without a C++ compiler there is no simulator, which CI must not pass over.
-fn has_compiler() -> bool {
+pub fn has_compiler() -> bool {
     let found = CxxCompiler::find();
     if std::env::var_os("EIGHTFOLD_REQUIRE_SIMULATOR").is_some() {
         found.as_ref().unwrap();
@@ -20,7 +20,7 @@ fn a_kernel_for_gpus_is_gated_without_one() {
     }
     let place = Place::new();
     let said = place.succeed(
-        "run --on simulator --variant hopper:fast --shape 1,2,100,64 --families gaussian --seeds 0,7-8 --out records",
+        "run --on simulator --variant hopper:fast --shape 1,2,100,64 --families gaussian --seeds 0,7-8 --records records",
     );
     assert!(said.contains("on simulated Hopper") && said.contains("correctness PASS"), "{said}");
     let record = std::fs::read_dir(place.file("records")).unwrap().next().unwrap().unwrap().path().join("record.json");
@@ -38,7 +38,7 @@ fn tiles_are_dumped_without_a_gpu() {
     let place = Place::new();
     for stage in ["baseline", "fused-softmax", "persistent"] {
         place.succeed(&format!(
-            "run --on simulator --variant ladder:{stage} --shape 1,2,100,64 --seeds 3 --dump-tiles {stage}.safetensors"
+            "dump --on simulator --variant ladder:{stage} --shape 1,2,100,64 --seeds 3 --to {stage}.safetensors"
         ));
         assert!(place.file(&format!("{stage}.safetensors")).is_file());
     }

@@ -1,6 +1,7 @@
 //! A folder to work in, tensors to put there, and the command to run on them.
 
 use assert_cmd::Command;
+use eightfold_lab::gates::Thresholds;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -34,6 +35,14 @@ impl Place {
     /// Runs it.
     pub fn run(&self, arguments: &str) -> Output {
         self.command(arguments).output().unwrap()
+    }
+
+    /// Writes `gates.toml`, with a limit of the mean error that nothing meets.
+    pub fn write_impossible_gates(&self) {
+        let embedded = Thresholds::embedded_text();
+        let impossible = embedded.replace("mean_abs = 0.02", "mean_abs = 1e-12");
+        assert_ne!(impossible, embedded);
+        std::fs::write(self.file("gates.toml"), impossible).unwrap();
     }
 
     /// Runs `eightfold` here, expects success, returns standard output.

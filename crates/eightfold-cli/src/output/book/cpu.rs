@@ -1,0 +1,150 @@
+//! The pages of the CPU kernel and of the device's quantiser.
+
+use super::{NONE, best_peer, error, of, ratio, shape, source, table, time};
+use crate::output::{ladder_table, quantizer_table};
+use eightfold_lab::archive::Filed;
+use eightfold_lab::record::{Entry, Group, Kind};
+use std::fmt::Write;
+
+pub(super) fn page(filed: &[Filed]) -> String {
+    let mut text = String::from("# CPU\n\n");
+    let (decoding, others): (Vec<&Filed>, Vec<&Filed>) = of(filed, "cpu", Kind::Bench)
+        .partition(|filed| filed.record.groups.iter().all(|group| group.reading.is_some()));
+    for filed in others {
+        let groups = &filed.record.groups;
+        let mask = if groups[0].problem.causal { ", causal" } else { "" };
+        let _ = write!(text, "## Against PyTorch{mask}\n\n{}", source(filed));
+        text.push_str(
+            "PyTorch computes on inputs that were dequantised before the clock started. Eightfold starts from FP8. \
+             All outputs are in f32. In brackets: how many times faster than the fastest PyTorch.\n\n",
+        );
+        let names = contestants(groups);
+        let head: Vec<&str> = std::iter::once("shape").chain(names.iter().copied()).collect();
+        text.push_str(&table(&head, groups.iter().map(|group| times(group, &names))));
+        text.push_str("Largest relative L2 errors against float64 attention on the same inputs:\n\n");
+        text.push_str(&table(&head, groups.iter().map(|group| errors(group, &names))));
+        for line in crashes(groups) {
+            let _ = write!(text, "{line}\n\n");
+        }
+    }
+    for filed in decoding {
+        let groups = &filed.record.groups;
+        let _ = write!(text, "## Decoding\n\n{}", source(filed));
+        text.push_str(
+            "One query meets the keys of its sequence, in tensors or in pages in random order. In brackets: the share of that \
+             time in which as many threads read K and V and do nothing else.\n\n",
+        );
+        let names = contestants(groups);
+        let head: Vec<&str> = ["shape", "reading K and V"].into_iter().chain(names.iter().copied()).collect();
+        text.push_str(&table(&head, groups.iter().map(|group| beside_reading(group, &names))));
+    }
+    for filed in of(filed, "cpu", Kind::Ladder) {
+        let _ = write!(text, "## Stages\n\n{}", source(filed));
+        for group in &filed.record.groups {
+            let _ = write!(text, "```text\n{}```\n\n", ladder_table::render(group));
+        }
+    }
+    text
+}
+
+pub(super) fn quantizer(filed: &[Filed]) -> String {
+    let mut text = String::from("# Quantiser\n\nThe device's quantiser beside a copy of as many bytes.\n\n");
+    for filed in of(filed, "quantizer", Kind::Quantizer) {
+        text.push_str(&source(filed));
+        for group in &filed.record.quantizers {
+            let _ = write!(text, "```text\n{}```\n\n", quantizer_table::render(group));
+        }
+    }
+    text
+}
+
+/// Who was measured, peers first.
+fn contestants(groups: &[Group]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for peers in [true, false] {
+        for entry in groups.iter().flat_map(|group| &group.entries).filter(|entry| entry.peer == peers) {
+            if !names.contains(&entry.name.as_str()) {
+                names.push(&entry.name);
+            }
+        }
+    }
+    names
+}
+
+fn row(group: &Group, names: &[&str], cell: impl Fn(&Entry) -> String) -> String {
+    let of = |name: &&str| group.entries.iter().find(|entry| entry.name == *name).map_or(NONE.into(), &cell);
+    format!("| {} | {} |", shape(group), names.iter().map(of).collect::<Vec<_>>().join(" | "))
+}
+
+/// The time of each, and how many times faster ours are than the fastest peer.
+fn times(group: &Group, names: &[&str]) -> String {
+    let peer_us = best_peer(group).map(|(_, us)| us);
+    row(group, names, |entry| {
+        let faster = ratio(peer_us.zip(entry.p50_us()).map(|(peer, own)| peer / own));
+        time(entry.p50_us()) + &if entry.peer { String::new() } else { format!(" ({faster})") }
+    })
+}
+
+/// The time of reading alone, and the time of each with the share of it that reading takes.
+fn beside_reading(group: &Group, names: &[&str]) -> String {
+    let reading = group.reading.as_ref();
+    let read = reading.map_or(NONE.into(), |reading| {
+        format!("{} ({:.1} GB/s)", time(Some(reading.p50_us())), reading.bytes_per_second() / 1e9)
+    });
+    let of = |name: &&str| match group.entries.iter().find(|entry| entry.name == *name) {
+        None => NONE.into(),
+        Some(entry) => {
+            let share = reading.zip(entry.p50_us()).map(|(reading, own)| 100.0 * reading.p50_us() / own);
+            time(entry.p50_us()) + &share.map_or(String::new(), |share| format!(" ({share:.0} %)"))
+        }
+    };
+    format!("| {} | {read} | {} |", shape(group), names.iter().map(of).collect::<Vec<_>>().join(" | "))
+}
+
+fn errors(group: &Group, names: &[&str]) -> String {
+    row(group, names, |entry| error(entry.worst_relative_l2()))
+}
+
+/// What peers died of before they were measured, each said once.
+fn crashes(groups: &[Group]) -> Vec<String> {
+    let entries = groups.iter().flat_map(|group| &group.entries);
+    let mut lines: Vec<String> =
+        entries.filter_map(|entry| Some(format!("`{}`: {}.", entry.name, entry.crash.as_ref()?))).collect();
+    lines.sort();
+    lines.dedup();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixed_data;
+    use eightfold_lab::measure::Reading;
+
+    #[test]
+    fn decoding_stands_beside_reading() {
+        let mut group = fixed_data::group(false);
+        let timing = group.entries[0].timing.clone().unwrap();
+        let p50_us = timing.summary.p50_us;
+        group.reading = Some(Reading { bytes: 1 << 24, timing });
+        let names = contestants(std::slice::from_ref(&group));
+        let row = beside_reading(&group, &names);
+        let rate = (1 << 24) as f64 / p50_us / 1e3;
+        let start = format!("| mission (1,8,512,64), causal | {} ({rate:.1} GB/s) | ", time(Some(p50_us)));
+        assert!(row.starts_with(&start), "{row}");
+        assert!(row.contains(" (100 %) |"), "{row}");
+    }
+
+    #[test]
+    fn ours_stand_against_the_fastest_peer_with_errors_and_crashes_beside() {
+        let groups = [fixed_data::group(true)];
+        let names = contestants(&groups);
+        assert_eq!(names[..3], ["torch-f32", "torch-bf16", "baseline"]);
+        let (times, errors) = (times(&groups[0], &names), errors(&groups[0], &names));
+        assert!(times.starts_with("| mission (1,8,512,64), causal | 1.98 ms | 988 µs | 210 ms (0.0047×) |"), "{times}");
+        assert!(errors.contains("| 3.0e-7 | 4.0e-3 | 1.5e-7 |"), "{errors}");
+        let crashed = "`torch-bf16`: it crashed by signal 4 (illegal instruction), and was started again with \
+                       ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.";
+        assert_eq!(crashes(&[groups[0].clone(), groups[0].clone()]), [crashed]);
+    }
+}
