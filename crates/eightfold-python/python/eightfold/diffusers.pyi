@@ -1,0 +1,9 @@
+from collections.abc import Callable
+from typing import Any
+
+from ._sdpa import Served
+
+served: Served
+
+def wrap(before: Callable[..., Any], *, accuracy: str = ..., centre_keys: bool = ...) -> Callable[..., Any]: ...
+def register(*, accuracy: str = ..., centre_keys: bool = ...) -> Callable[[], None]: ...

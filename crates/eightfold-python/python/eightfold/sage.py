@@ -1,0 +1,5 @@
+"""SageAttention's name: ``from eightfold.sage import sageattn``."""
+
+from ._attention import sageattn
+
+__all__ = ["sageattn"]
