@@ -4,7 +4,7 @@
 #
 #   scripts/plant.sh OUT VARIANT [OPTION of eightfold compare]...
 #
-# OUT gets the three records. A slowdown must be called a regression, a speed-up must pass, and nothing must be called no
+# OUT gets the three records. A slowdown must be a REGRESSION, a speed-up must pass, and nothing must be called no
 # gain: a valid negative.
 #
 # Environment:
@@ -34,17 +34,17 @@ failed=0
 try() {
     local name=$1 expected=$2 said right
     shift 2
-    said=$("$eightfold" compare "$variant" "$variant" --tries "$tries" --out "$out" "$@")
+    said=$("$eightfold" compare "$variant" "$variant" --wide --tries "$tries" --records "$out" "$@")
     if [ $? -gt 1 ] && [ -z "$said" ]; then exit 2; fi
     right=$(printf '%s\n' "$said" | grep -cE "$expected")
     printf '%-18s %d of %d right\n' "$name" "$right" "$tries"
     if [ "$right" -ne "$tries" ]; then
         failed=1
-        printf '%s\n' "$said" | grep -E '^(PASS|FAIL|VALID NEGATIVE|INCONCLUSIVE|INVALID RUN) for' | grep -vE "$expected" | sed 's/^/    /'
+        printf '%s\n' "$said" | grep -E '^(PASS|FAIL|VALID NEGATIVE|REGRESSION|INCONCLUSIVE|INVALID RUN) for' | grep -vE "$expected" | sed 's/^/    /'
     fi
 }
 
-try 'slowdown of 5 %' '^VALID NEGATIVE for .*: a regression' --plant -5% "$@"
+try 'slowdown of 5 %' '^REGRESSION for ' --plant -5% "$@"
 try 'speed-up of 5 %' '^PASS for ' --plant +5% "$@"
 try 'nothing planted' '^VALID NEGATIVE for .*: no gain' "$@"
 exit $failed

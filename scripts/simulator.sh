@@ -7,8 +7,9 @@
 #   device     on an H200: the gates' cases for every stage and mode, for OUT/calibration/*.h200.json
 #   simulator  the same on the simulated device, for OUT/calibration/*.simulator.json; five minutes
 #   faults     every planted fault under 54 schedules, for OUT/faults.md; ten minutes
+#   mutants    every mutant of the device code, for OUT/mutants.md; fifteen minutes
 #   clean      every stage and mode under 100 schedules, for OUT/clean.md; an hour; what is there is kept
-# Without one: simulator, faults, clean.
+# Without one: simulator, faults, mutants, clean.
 #
 # Environment:
 #   EIGHTFOLD  the binary [default: target/release/eightfold, which is built if there is none]
@@ -37,7 +38,7 @@ calibrate() {
             records=$(mktemp -d)
             # As many multiprocessors as an H200 has, so that keys are split and heads are packed alike.
             EIGHTFOLD_SIMULATED_MULTIPROCESSORS=132 "$eightfold" run "$@" --kernel "$kernel" --shape $shapes \
-                ${mask:+--causal} --out "$records" >"$out/calibration/$kernel$mask.$suffix.log"
+                ${mask:+--causal} --records "$records" >"$out/calibration/$kernel$mask.$suffix.log"
             mv "$records"/*/record.json "$out/calibration/$kernel$mask.$suffix.json"
             "$eightfold" records --pack "$out/calibration" >/dev/null
             rm -r "$records" "$out/calibration/$kernel$mask.$suffix.log"
@@ -50,14 +51,22 @@ record() {
         --exact "$1" --nocapture
 }
 
-for section in ${*:-simulator faults clean}; do
+if [ $# -eq 0 ]; then set -- simulator faults mutants clean; fi
+for section in "$@"; do
     case $section in
     device) calibrate h200 --seeds 1 ;;
     simulator) calibrate simulator --on simulator --no-races --seeds 0 ;;
     faults) record faults::every_planted_fault_is_found ;;
+    mutants)
+        if [ ! -x "$eightfold" ]; then cargo build --release; fi
+        records=$(mktemp -d)
+        # Also where one was not noticed: that is what the table is to show.
+        "$eightfold" mutants --on simulator --jobs "$(nproc)" --format markdown --records "$records" >"$out/mutants.md" || true
+        rm -r "$records"
+        ;;
     clean) record clean::every_stage_and_mode_is_right_and_nothing_is_found ;;
     *)
-        echo "error: section \`$section\` is unknown (valid: device simulator faults clean)" >&2
+        echo "error: section \`$section\` is unknown (valid: device simulator faults mutants clean)" >&2
         exit 2
         ;;
     esac
