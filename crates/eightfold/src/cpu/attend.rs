@@ -8,6 +8,7 @@ use super::kernels::{RowState, Visible};
 use super::path::tiles::TileRegisters;
 use super::path::{KeyTile, Path, Tile};
 use super::scratch::{Scratch, Staging};
+use super::source::Ahead;
 use super::task::{Block, Job, Task};
 use crate::report::RunReport;
 
@@ -53,7 +54,7 @@ pub(super) fn attend<'a>(job: &Job, block: &Block, scratch: &'a mut Scratch) -> 
     let mut report = RunReport::default();
 
     for keys in task.key_tiles() {
-        let keys = KeyTile::new(task, keys, key_scales, value_scales);
+        let keys = KeyTile::new(task, keys, Ahead::of_a_head(block.keys.end), key_scales, value_scales);
         let Some(choice) = paths.iter_mut().position(|path| path.pack(task, &keys, staging)) else { continue };
         let path = &mut *paths[choice].path;
         for start in (0..rows).step_by(job.config.tile_queries) {

@@ -19,6 +19,7 @@ mod scratch;
 mod source;
 mod stages;
 mod task;
+mod together;
 
 pub(crate) use choose::consider;
 pub use choose::{best, describe};
@@ -44,6 +45,8 @@ use task::{Block, Job};
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// One for each head that a thread attends to together with others.
+    static SCRATCH_OF_HEADS: RefCell<Vec<Scratch>> = RefCell::default();
 }
 
 /// Computes attention; the plan has checked the tensors and the output against the problem.

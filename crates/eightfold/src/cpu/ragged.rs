@@ -4,7 +4,7 @@
 //! block of queries and a range of keys of one head, of a size that evens out the threads.
 
 use super::attend::{self, Attended};
-use super::config::Config;
+use super::config::{Config, Numbers};
 use super::finish::{self, Element, Partial, Rows};
 use super::kernels::InstructionSet;
 use super::lanes::LANES;
@@ -12,7 +12,7 @@ use super::schedule::{self, MAX_ROWS, PACKING_ROWS, is_serial, share};
 use super::scratch::Scratch;
 use super::source::Source;
 use super::task::{Block, Job};
-use super::{BlockOutput, SCRATCH};
+use super::{BlockOutput, SCRATCH, SCRATCH_OF_HEADS, together};
 use crate::error::Result;
 use crate::output::{Output, Values};
 use crate::problem::Problem;
@@ -29,12 +29,6 @@ const TASKS_PER_THREAD: usize = 4;
 const MIN_BLOCK_ROWS: usize = 64;
 /// Keys of a split at least: a shorter one costs more to merge than it saves.
 const MIN_SPLIT_KEYS: usize = 512;
-/// Bytes of K and V, of all heads, that few queries meet before they go on to the next keys, where heads are neighbours in the pages
-/// of a cache: while they meet some, they fetch the next, and both are to stay in a second-level cache.
-const RANGE_BYTES: usize = 512 << 10;
-/// Keys of such a range at least.
-const MIN_RANGE_KEYS: usize = 128;
-
 /// Computes attention of a call whose every rule was checked, into an output that fits it.
 pub(crate) fn run(config: &Config, call: &Call, output: &mut Output) -> Result<RunReport> {
     let instructions = InstructionSet::of(config.simd)?;
@@ -95,19 +89,15 @@ fn run_jobs<T: Element>(call: &Call, jobs: &[Job], values: &mut [T], lse: Option
     for (index, work) in works.iter_mut().enumerate() {
         let (segment, head) = (index / kv_heads, index % kv_heads);
         for (part, task) in work.tasks().into_iter().enumerate() {
-            let group = plan.segments[segment].together.map_or((part, head), |parts| (part / parts, 0));
-            groups.entry((segment, group)).or_default().push(task);
+            let group = if plan.segments[segment].together { 0 } else { head };
+            groups.entry((segment, part, group)).or_default().push(task);
         }
     }
     let mut tasks: Vec<Vec<Task<T>>> = groups.into_values().collect();
-    // All heads of some keys, then the next keys.
-    tasks.iter_mut().for_each(|tasks| tasks.sort_by_key(|task| task.block().keys.start));
     let group = problem.shape().group();
     tasks.sort_by_cached_key(|tasks| Reverse(tasks.iter().map(|task| task.cost(group)).sum::<usize>()));
     let Plan { threads, flop, .. } = plan;
-    let run =
-        |tasks: Vec<Task<T>>| SCRATCH.with_borrow_mut(|scratch| tasks.into_iter().map(|task| task.run(scratch)).sum());
-    let report = schedule::for_each(tasks, schedule, threads, flop, run);
+    let report = schedule::for_each(tasks, schedule, threads, flop, run_tasks);
     works.retain(|work| work.parts.len() > 1);
     schedule::for_each(works, schedule, threads, flop, |work| {
         work.merge();
@@ -141,7 +131,7 @@ impl<'a, T: Element> Work<'a, T> {
     }
 }
 
-impl<T: Element> Task<'_, '_, T> {
+impl<'a, T: Element> Task<'_, 'a, T> {
     fn block(&self) -> &Block {
         match self {
             Task::Whole(work) => &work.output.block,
@@ -154,20 +144,41 @@ impl<T: Element> Task<'_, '_, T> {
         (block.queries.len() * group + PACKING_ROWS) * block.keys.len()
     }
 
-    fn run(self, scratch: &mut Scratch) -> RunReport {
+    fn job(&self) -> &'a Job<'a> {
         match self {
-            Task::Whole(work) => {
-                let attended = attend::attend(work.job, &work.output.block, scratch);
-                work.store(&attended);
-                attended.report
-            }
-            Task::Part(job, block, part) => {
-                let Attended { output, value_scale, states, report } = attend::attend(job, &block, scratch);
-                *part = Some(Partial { output: output.to_vec(), value_scale, states: states.to_vec() });
-                report
-            }
+            Task::Whole(work) => work.job,
+            Task::Part(job, ..) => job,
         }
     }
+
+    /// Stores the rows, or what is left of them for the merge.
+    fn keep(self, attended: &Attended) -> RunReport {
+        match self {
+            Task::Whole(work) => work.store(attended),
+            Task::Part(.., part) => {
+                let Attended { output, value_scale, states, .. } = *attended;
+                *part = Some(Partial { output: output.to_vec(), value_scale, states: states.to_vec() });
+            }
+        }
+        attended.report
+    }
+}
+
+/// Runs a task, or those of all heads, which have the same queries and keys, together.
+fn run_tasks<T: Element>(tasks: Vec<Task<T>>) -> RunReport {
+    let Some(job) = tasks.first().map(|task| task.job()) else { return RunReport::default() };
+    let blocks: Vec<Block> = tasks.iter().map(|task| task.block().clone()).collect();
+    if let [block] = &blocks[..] {
+        return SCRATCH.with_borrow_mut(|scratch| {
+            let attended = attend::attend(job, block, scratch);
+            tasks.into_iter().map(|task| task.keep(&attended)).sum()
+        });
+    }
+    SCRATCH_OF_HEADS.with_borrow_mut(|scratches| {
+        scratches.resize_with(scratches.len().max(blocks.len()), Scratch::default);
+        let attended = together::attend(job, &blocks, scratches);
+        tasks.into_iter().zip(&attended).map(|(task, attended)| task.keep(attended)).sum()
+    })
 }
 
 /// Queries of one sequence, for each of its heads a block.
@@ -180,8 +191,8 @@ struct Segment {
     queries: Range<usize>,
     /// Ranges of keys, at least one.
     splits: Vec<Range<usize>>,
-    /// How many of those, of all heads, one thread takes together; none if it takes one of one head.
-    together: Option<usize>,
+    /// Whether the heads of a range of keys are one task.
+    together: bool,
 }
 
 /// How the sequences are partitioned.
@@ -215,9 +226,14 @@ impl Plan {
                 false => (all, serial),
             };
             let tasks = if serial { 1 } else { TASKS_PER_THREAD * threads };
-            let of_a_head = work(problem) / shape.kv_heads as f64;
-            let parts = if all > 0.0 { (of_a_head / all * tasks as f64).ceil() as usize } else { 1 };
-            segment(call, sequence, problem, parts, &mut segments);
+            let parts_of = |work: f64| if all > 0.0 { (work / all * tasks as f64).ceil() as usize } else { 1 };
+            let of_sequence = parts_of(work(problem));
+            let parts = Parts {
+                all: of_sequence,
+                head: parts_of(work(problem) / shape.kv_heads as f64),
+                busy: of_sequence.min(threads),
+            };
+            segment(call, sequence, job, parts, &mut segments);
         }
         Plan { threads: if serial { 1 } else { threads }, flop, segments }
     }
@@ -262,28 +278,37 @@ impl Plan {
     }
 }
 
-/// Partitions the queries and keys of a sequence, so that a head has about so many parts.
-fn segment(call: &Call, sequence: usize, problem: &Problem, parts: usize, segments: &mut Vec<Segment>) {
-    let (rows, shape) = (call.queries.rows(sequence), problem.shape());
+/// In how many parts, more or less, the work is to be partitioned.
+#[derive(Clone, Copy)]
+struct Parts {
+    /// Of a sequence.
+    all: usize,
+    /// Of one head of it, where those are tasks of their own.
+    head: usize,
+    /// How many keep every thread busy that works on the sequence.
+    busy: usize,
+}
+
+/// Partitions the queries and keys of a sequence into about so many parts.
+fn segment(call: &Call, sequence: usize, job: &Job, parts: Parts, segments: &mut Vec<Segment>) {
+    let (rows, shape) = (call.queries.rows(sequence), job.problem.shape());
     let group = shape.group();
     let (count, block_rows) = (rows.len(), rows.len() * group);
     let needed = block_rows.div_ceil(MAX_ROWS).min(count);
-    let blocks = parts.min(block_rows / MIN_BLOCK_ROWS).max(needed).min(count);
+    let blocks = parts.head.min(block_rows / MIN_BLOCK_ROWS).max(needed).min(count);
     let neighbours = match call.keys {
         KeyValues::Paged { k, v, .. } => [k, v].iter().all(|tensor| tensor.layout().heads_are_neighbours()),
         KeyValues::Packed { .. } => false,
     };
-    let range_keys = (RANGE_BYTES / (2 * shape.kv_heads * shape.head_dim)).next_multiple_of(LANES).max(MIN_RANGE_KEYS);
+    // What `together` takes.
+    let direct = job.config.numbers == Numbers::F32 && block_rows <= job.instructions.direct_rows();
     for block in 0..blocks {
         let queries = share(count, block, blocks);
-        let keys = problem.visible_to(&queries);
-        let most = (keys.len() / MIN_SPLIT_KEYS).max(1);
-        let size = keys.len().div_ceil(parts.div_ceil(blocks).clamp(1, most)).next_multiple_of(LANES).max(LANES);
-        // As many threads share the ranges of all heads as would share the heads.
-        let shared = (parts * shape.kv_heads).div_ceil(blocks);
-        let ranges = keys.len() / range_keys;
-        let by_range = neighbours && block_rows < MIN_BLOCK_ROWS && ranges > shared;
-        let (size, together) = if by_range { (range_keys, Some(ranges.div_ceil(shared))) } else { (size, None) };
+        let keys = job.problem.visible_to(&queries);
+        let together = neighbours && direct && keys.len() >= MIN_SPLIT_KEYS * parts.busy;
+        let splits = if together { parts.all } else { parts.head }.div_ceil(blocks);
+        let splits = splits.clamp(1, (keys.len() / MIN_SPLIT_KEYS).max(1));
+        let size = keys.len().div_ceil(splits).next_multiple_of(LANES).max(LANES);
         // Ranges begin where panels of keys do.
         let first = keys.start / LANES * LANES;
         let starts = (first..keys.end.max(first + 1)).step_by(size);

@@ -38,7 +38,8 @@ impl Scratch {
 }
 
 /// The most memory that one thread keeps for this config and problem, in bytes, beyond inputs and outputs: the
-/// packed block of Q and its sums, one packed tile of K and V, and one tile of scores and weights, in both numbers.
+/// packed block of Q and its sums, one packed tile of K and V, and one tile of scores and weights, in both numbers. Where a thread
+/// takes few queries to all heads of a cache in pages together, each of these heads takes as much.
 pub fn working_bytes(config: &Config, problem: &Problem) -> usize {
     let shape = problem.shape();
     let [width, value_width] = [shape.head_dim, problem.value_dims().head_dim].map(|dim| dim.next_multiple_of(LANES));
@@ -70,8 +71,6 @@ pub(super) struct Staging {
     pub starts: Vec<usize>,
     /// Where what is fetched beside each starts.
     pub beside: Vec<usize>,
-    /// Bytes between the rows of that.
-    pub beside_stride: usize,
 }
 
 impl Staging {

@@ -30,27 +30,33 @@ pub(super) struct Apart<'a> {
     pub starts: &'a [usize],
     /// Where 16 rows start that are fetched while a panel is used, for each or for none.
     pub beside: &'a [usize],
-    /// Bytes from one of those to the next.
-    pub beside_stride: usize,
 }
 
 /// What is read after the rows at hand.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    /// Rows of a range, of which all heads are read before the next one.
-    pub range: usize,
-    /// Where this head's rows end for now.
+    /// How many rows after those at hand rows are fetched: far enough for a read of memory to end in time, near enough for the
+    /// nearest cache.
+    pub by: usize,
+    /// Where the rows end for now.
     pub end: usize,
-    /// Where they end in the sequence.
-    pub last: usize,
 }
 
 impl Ahead {
-    /// The rows of the same head that are fetched while these are used: far enough for a read of memory to end in time, near enough
-    /// for the nearest cache.
-    fn near(&self, rows: &Range<usize>) -> Range<usize> {
-        const NEAR: usize = 4 * LANES;
-        (rows.start + NEAR).min(self.end)..(rows.end + NEAR).min(self.end)
+    /// For one head at a time.
+    pub(super) fn of_a_head(end: usize) -> Self {
+        Ahead { by: 4 * LANES, end }
+    }
+
+    /// For heads whose rows take so many bytes together.
+    pub(super) fn of_all_heads(row_bytes: usize, end: usize) -> Self {
+        const BYTES: usize = 32 << 10;
+        Ahead { by: (BYTES / row_bytes).next_multiple_of(LANES), end }
+    }
+
+    /// The rows that are fetched while these are used.
+    fn rows(&self, rows: &Range<usize>) -> Range<usize> {
+        (rows.start + self.by).min(self.end)..(rows.end + self.by).min(self.end)
     }
 }
 
@@ -111,8 +117,6 @@ struct Pages<'a> {
     /// Rows of a page.
     size: usize,
     stride: usize,
-    /// Where heads are neighbours: from this head's row of a token to this head's share of 16 tokens from there on.
-    to_share: Option<usize>,
 }
 
 /// The scales of a head's rows.
@@ -153,7 +157,7 @@ impl<'a> Head<'a> {
                 }
             }
             Source::Pages { tensor, pages, sequence } => {
-                let layout @ PageLayout { page_size: size, heads, head_dim, strides, .. } = *tensor.layout();
+                let PageLayout { page_size: size, heads, head_dim, strides, .. } = *tensor.layout();
                 let (granularity, scales) = tensor.scales();
                 Head {
                     codes: &tensor.codes()[head * strides.head..],
@@ -161,12 +165,7 @@ impl<'a> Head<'a> {
                     head_dim,
                     row_stride: strides.token,
                     channel_stride: 1,
-                    pages: Some(Pages {
-                        pages,
-                        size,
-                        stride: strides.page,
-                        to_share: layout.heads_are_neighbours().then_some(head * (LANES - 1) * head_dim),
-                    }),
+                    pages: Some(Pages { pages, size, stride: strides.page }),
                     scales: match granularity {
                         PageScales::Tensor => RowScales::One(scales[0]),
                         PageScales::Head => RowScales::One(scales[head]),
@@ -323,32 +322,19 @@ impl<'a> Head<'a> {
         self.noted_panels(rows, staging)
     }
 
-    /// Notes where panels of 16 rows are, and what is fetched while they are used: this head's next rows, or, where heads are
-    /// neighbours, a part of the next range. What one head reads of a token is a line or two, on pages of the system's that the CPU
-    /// would look up for every head; each fetches its share of whole tokens instead.
+    /// Notes where panels of 16 rows are, and what is fetched while they are used.
     fn note_panels(&self, rows: Range<usize>, ahead: Ahead, staging: &mut Staging) {
         let Some(pages) = self.pages else { return };
         let stride = self.row_stride;
         // Pages hold whole panels.
-        let panels = |to: &mut Vec<usize>, rows: Range<usize>, shift: usize| {
+        let panels = |to: &mut Vec<usize>, rows: Range<usize>| {
             to.clear();
             for (first, count) in pages.runs(rows, pages.stride, stride) {
-                to.extend((0..count).step_by(LANES).map(|row| first + row * stride + shift));
+                to.extend((0..count).step_by(LANES).map(|row| first + row * stride));
             }
         };
-        let Staging { starts, beside, beside_stride, .. } = staging;
-        let later = rows.start + ahead.range..rows.end + ahead.range;
-        match pages.to_share.filter(|_| later.end <= ahead.last) {
-            Some(to_share) => {
-                *beside_stride = self.head_dim;
-                panels(beside, later, to_share);
-            }
-            None => {
-                *beside_stride = stride;
-                panels(beside, ahead.near(&rows), 0);
-            }
-        }
-        panels(starts, rows, 0);
+        panels(&mut staging.beside, ahead.rows(&rows));
+        panels(&mut staging.starts, rows);
     }
 
     /// Panels that [`Head::note_panels`] noted.
@@ -359,8 +345,7 @@ impl<'a> Head<'a> {
         if self.pages.is_none() {
             return self.rows(rows);
         }
-        let Staging { starts, beside, beside_stride, .. } = staging;
-        let apart = Apart { starts, beside, beside_stride: *beside_stride };
+        let apart = Apart { starts: &staging.starts, beside: &staging.beside };
         Codes { bytes: self.codes, stride: self.row_stride, rows: rows.len(), format: self.format, factors: &[], apart }
     }
 
@@ -402,7 +387,7 @@ impl<'a> Head<'a> {
         let bytes = staging.clear(rows.len().next_multiple_of(LANES), width);
         let to = bytes.chunks_exact_mut(width);
         if let Some(pages) = self.pages {
-            let mut ahead = pages.starts(ahead.near(&rows), self.row_stride);
+            let mut ahead = pages.starts(ahead.rows(&rows), self.row_stride);
             for (to, start) in to.zip(pages.starts(rows, self.row_stride)) {
                 copy_row(&mut to[..self.head_dim], &self.codes[start..]);
                 if let Some(start) = ahead.next() {

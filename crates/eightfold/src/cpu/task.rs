@@ -139,7 +139,7 @@ impl<'a> Task<'a> {
 
     /// The tiles of keys of which some query of the block sees something. They start where they do for every block of
     /// these keys, whatever its queries see.
-    pub(super) fn key_tiles(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(super) fn key_tiles(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (keys, tile_keys) = (self.tiled_keys(), self.job.config.tile_keys);
         let starts = keys.clone().step_by(tile_keys);
         starts.map(move |start| start..keys.end.min(start + tile_keys))

@@ -132,20 +132,40 @@ fn check_codes(codes: &Codes, width: usize) {
     assert!(factors.is_empty() || factors.len() >= rows.next_multiple_of(LANES), "a factor per row is needed");
 }
 
+/// The same product for each of several heads whose codes are neighbours in memory: all heads meet 16 keys before they go on, so that
+/// it is read in the order of its addresses. What rows see is the same for every head.
+pub(in crate::cpu) struct OfHeads<'a, T>(pub &'a mut [T]);
+
+impl<T> OfHeads<'_, T> {
+    /// The panels of keys, and how many of them a head meets before the next head does: one, or all if there is one head.
+    fn order<'v>(&self, visible: impl Fn(&T) -> Visible<'v>) -> (Range<usize>, usize) {
+        let panels = self.0.first().map_or(0..0, |head| panels(visible(head).all()));
+        let step = if self.0.len() > 1 { 1 } else { panels.len().max(1) };
+        (panels, step)
+    }
+}
+
 impl Kernel for DirectScores<'_> {
     const DECODES: bool = true;
 
     #[inline(always)]
     unsafe fn run<L: Lanes, const ROWS: usize, const PANELS: usize>(mut self) {
-        let rows = self.visible.rows();
-        check_codes(&self.keys, self.width);
-        assert!(self.visible.last() <= self.keys.rows, "{} keys are too few", self.keys.rows);
-        assert!(self.queries.len() >= rows.next_multiple_of(DIRECT_ROWS) * self.width, "the queries are too few");
-        assert!(self.stride >= self.visible.last().next_multiple_of(LANES), "the stride is too small");
-        assert!(self.scores.len() >= rows * self.stride, "the scores are too few");
+        // SAFETY: the caller upholds the contract of `Lanes`.
+        unsafe { OfHeads(std::slice::from_mut(&mut self)).run::<L, ROWS, PANELS>() }
+    }
+}
+
+impl Kernel for OfHeads<'_, DirectScores<'_>> {
+    const DECODES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes, const ROWS: usize, const PANELS: usize>(self) {
+        let Some(first) = self.0.first() else { return };
+        let format = first.keys.format;
+        self.0.iter().for_each(|head| head.check(format));
         // SAFETY: the caller upholds the contract of `Lanes`; the operands are as long as was asserted.
         unsafe {
-            match self.keys.format {
+            match format {
                 Fp8Format::E4m3 => self.multiply::<L, E4m3, ROWS, PANELS>(),
                 Fp8Format::E5m2 => self.multiply::<L, E5m2, ROWS, PANELS>(),
                 Fp8Format::Int8 => self.multiply::<L, Int8, ROWS, PANELS>(),
@@ -157,9 +177,38 @@ impl Kernel for DirectScores<'_> {
 /// # Safety
 ///
 /// As for [`Lanes`], after the assertions of `run`.
-impl DirectScores<'_> {
+impl OfHeads<'_, DirectScores<'_>> {
     #[inline(always)]
-    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(&mut self) {
+    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(self) {
+        let (panels, step) = self.order(|head| head.visible);
+        for panel in panels.step_by(step) {
+            for head in &mut *self.0 {
+                // SAFETY: as for this.
+                unsafe { head.multiply::<L, D, ROWS, PANELS>(panel..panel + step) }
+            }
+        }
+    }
+}
+
+impl DirectScores<'_> {
+    fn check(&self, format: Fp8Format) {
+        let rows = self.visible.rows();
+        check_codes(&self.keys, self.width);
+        assert!(self.keys.format == format, "heads have one format");
+        assert!(self.visible.last() <= self.keys.rows, "{} keys are too few", self.keys.rows);
+        assert!(self.queries.len() >= rows.next_multiple_of(DIRECT_ROWS) * self.width, "the queries are too few");
+        assert!(self.stride >= self.visible.last().next_multiple_of(LANES), "the stride is too small");
+        assert!(self.scores.len() >= rows * self.stride, "the scores are too few");
+    }
+}
+
+/// # Safety
+///
+/// As for [`Lanes`], after the assertions of `check`.
+impl DirectScores<'_> {
+    /// The scores of some panels, as far as there are any.
+    #[inline(always)]
+    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(&mut self, only: Range<usize>) {
         let (rows, sums) = (self.visible.rows(), sums(ROWS, PANELS));
         let mut row = 0;
         while row < rows {
@@ -168,28 +217,33 @@ impl DirectScores<'_> {
             unsafe {
                 match (sums, group) {
                     // What decodes 64 codes together has registers to spare for fewer keys.
-                    (16, 4) if L::DECODES_64 => self.multiply_rows::<L, D, 4, 2>(row),
-                    (16, 2) if L::DECODES_64 => self.multiply_rows::<L, D, 2, 4>(row),
-                    (16, 1) if L::DECODES_64 => self.multiply_rows::<L, D, 1, 4>(row),
-                    (16, 8) => self.multiply_rows::<L, D, 8, 2>(row),
-                    (16, 4) => self.multiply_rows::<L, D, 4, 4>(row),
-                    (16, 2) => self.multiply_rows::<L, D, 2, 8>(row),
-                    (16, _) => self.multiply_rows::<L, D, 1, 16>(row),
-                    (_, 4) => self.multiply_rows::<L, D, 4, 1>(row),
-                    (_, 2) => self.multiply_rows::<L, D, 2, 2>(row),
-                    _ => self.multiply_rows::<L, D, 1, 4>(row),
+                    (16, 4) if L::DECODES_64 => self.multiply_rows::<L, D, 4, 2>(row, &only),
+                    (16, 2) if L::DECODES_64 => self.multiply_rows::<L, D, 2, 4>(row, &only),
+                    (16, 1) if L::DECODES_64 => self.multiply_rows::<L, D, 1, 4>(row, &only),
+                    (16, 8) => self.multiply_rows::<L, D, 8, 2>(row, &only),
+                    (16, 4) => self.multiply_rows::<L, D, 4, 4>(row, &only),
+                    (16, 2) => self.multiply_rows::<L, D, 2, 8>(row, &only),
+                    (16, _) => self.multiply_rows::<L, D, 1, 16>(row, &only),
+                    (_, 4) => self.multiply_rows::<L, D, 4, 1>(row, &only),
+                    (_, 2) => self.multiply_rows::<L, D, 2, 2>(row, &only),
+                    _ => self.multiply_rows::<L, D, 1, 4>(row, &only),
                 }
             }
             row += group;
         }
     }
 
-    /// `ROWS` rows, or as many of them as there are, with all keys, `KEYS` at a time.
+    /// `ROWS` rows, or as many of them as there are, with all keys of some panels, `KEYS` at a time.
     #[inline(always)]
-    unsafe fn multiply_rows<L: Lanes, D: Decode, const ROWS: usize, const KEYS: usize>(&mut self, row: usize) {
+    unsafe fn multiply_rows<L: Lanes, D: Decode, const ROWS: usize, const KEYS: usize>(
+        &mut self,
+        row: usize,
+        only: &Range<usize>,
+    ) {
         let rows = ROWS.min(self.visible.rows() - row);
         let keys = self.visible.of_rows(row..row + rows);
-        for panel in panels(keys.clone()) {
+        let panels = panels(keys.clone());
+        for panel in panels.start.max(only.start)..panels.end.min(only.end) {
             let (first, end) = (panel * LANES, keys.end);
             let beside = if row == 0 { self.keys.beside(panel) } else { Beside::NOTHING };
             // SAFETY: keys below `end` have codes, factors and room for their scores in whole panels.
@@ -276,16 +330,25 @@ impl Kernel for DirectValues<'_> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes, const ROWS: usize, const PANELS: usize>(mut self) {
-        let (rows, end) = (self.visible.rows(), self.visible.last());
-        check_codes(&self.values, self.width);
-        assert!(end <= self.values.rows, "{} values are too few", self.values.rows);
-        assert!(self.stride >= end.next_multiple_of(LANES), "the stride is too small");
-        assert!(self.weights.len() >= rows.next_multiple_of(DIRECT_ROWS) * self.stride, "the weights are too few");
-        assert!(self.rescale.len() >= rows && self.output.len() >= rows * self.width, "the output is too small");
+        // SAFETY: the caller upholds the contract of `Lanes`.
+        unsafe { OfHeads(std::slice::from_mut(&mut self)).run::<L, ROWS, PANELS>() }
+    }
+}
+
+impl Kernel for OfHeads<'_, DirectValues<'_>> {
+    const DECODES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes, const ROWS: usize, const PANELS: usize>(self) {
+        let Some(first) = self.0.first() else { return };
+        let format = first.values.format;
+        self.0.iter().for_each(|head| head.check(format));
         // SAFETY: the caller upholds the contract of `Lanes`; the operands are as long as was asserted.
         unsafe {
-            self.scale_weights::<L>();
-            match self.values.format {
+            for head in &mut *self.0 {
+                head.scale_weights::<L>();
+            }
+            match format {
                 Fp8Format::E4m3 => self.multiply::<L, E4m3, ROWS, PANELS>(),
                 Fp8Format::E5m2 => self.multiply::<L, E5m2, ROWS, PANELS>(),
                 Fp8Format::Int8 => self.multiply::<L, Int8, ROWS, PANELS>(),
@@ -297,6 +360,34 @@ impl Kernel for DirectValues<'_> {
 /// # Safety
 ///
 /// As for [`Lanes`], after the assertions of `run`.
+impl OfHeads<'_, DirectValues<'_>> {
+    #[inline(always)]
+    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(self) {
+        let (panels, step) = self.order(|head| head.visible);
+        for panel in panels.step_by(step) {
+            for head in &mut *self.0 {
+                // SAFETY: as for this.
+                unsafe { head.multiply::<L, D, ROWS, PANELS>(panel * LANES..(panel + step) * LANES) }
+            }
+        }
+    }
+}
+
+impl DirectValues<'_> {
+    fn check(&self, format: Fp8Format) {
+        let (rows, end) = (self.visible.rows(), self.visible.last());
+        check_codes(&self.values, self.width);
+        assert!(self.values.format == format, "heads have one format");
+        assert!(end <= self.values.rows, "{} values are too few", self.values.rows);
+        assert!(self.stride >= end.next_multiple_of(LANES), "the stride is too small");
+        assert!(self.weights.len() >= rows.next_multiple_of(DIRECT_ROWS) * self.stride, "the weights are too few");
+        assert!(self.rescale.len() >= rows && self.output.len() >= rows * self.width, "the output is too small");
+    }
+}
+
+/// # Safety
+///
+/// As for [`Lanes`], after the assertions of `check`.
 impl DirectValues<'_> {
     #[inline(always)]
     unsafe fn scale_weights<L: Lanes>(&mut self) {
@@ -316,18 +407,23 @@ impl DirectValues<'_> {
     }
 
     /// The softmax left zeros from where the first row of a group of `ROWS` begins to see to where the last one ends, so all rows
-    /// of such a group go as far.
+    /// of such a group go as far. Of these keys `only` some are meant; those from the first on rescale the output.
     #[inline(always)]
-    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(&mut self) {
+    unsafe fn multiply<L: Lanes, D: Decode, const ROWS: usize, const PANELS: usize>(&mut self, only: Range<usize>) {
         let rows = self.visible.rows();
+        let first = only.start / LANES <= self.visible.all().start / LANES;
         for start in (0..rows).step_by(ROWS) {
             let end = rows.min(start + ROWS);
             let keys = self.visible.of_rows(start..end);
+            let keys = keys.start.max(only.start)..keys.end.min(only.end);
+            if keys.is_empty() && !first {
+                continue;
+            }
             let mut row = start;
             while row < end {
                 let group = group_of(end - row, sums(ROWS, PANELS));
                 // SAFETY: the weights have whole groups of rows.
-                unsafe { self.multiply_rows::<L, D, ROWS, PANELS>(row, group.min(end - row), group, &keys) }
+                unsafe { self.multiply_rows::<L, D, ROWS, PANELS>(row, group.min(end - row), group, &keys, first) }
                 row += group;
             }
         }
@@ -341,12 +437,13 @@ impl DirectValues<'_> {
         rows: usize,
         group: usize,
         keys: &Range<usize>,
+        first: bool,
     ) {
         let mut chunk = 0;
         macro_rules! multiply {
             ($group:literal: $($chunks:literal)+) => {{
                 $(while self.width / LANES - chunk >= $chunks {
-                    self.multiply_chunks::<L, D, $group, $chunks>(row, rows, chunk, keys);
+                    self.multiply_chunks::<L, D, $group, $chunks>(row, rows, chunk, keys, first);
                     chunk += $chunks;
                 })+
             }};
@@ -372,6 +469,7 @@ impl DirectValues<'_> {
         rows: usize,
         chunk: usize,
         keys: &Range<usize>,
+        first: bool,
     ) {
         let stride = self.values.stride;
         // SAFETY: keys below the end have codes, and weights in every row of the group; `rows` of them have output.
@@ -403,7 +501,7 @@ impl DirectValues<'_> {
                 }
             }
             for (offset, sums) in sums.into_iter().enumerate().take(rows) {
-                let rescale = L::splat(*self.rescale.get_unchecked(row + offset));
+                let rescale = L::splat(if first { *self.rescale.get_unchecked(row + offset) } else { 1.0 });
                 let output = self.output.as_mut_ptr().add((row + offset) * self.width + chunk * LANES);
                 for (chunk, sum) in sums.into_iter().enumerate() {
                     let output = output.add(chunk * LANES);

@@ -23,7 +23,7 @@ use super::lanes::{LANES, Lanes, portable::Portable};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{avx2::Avx2, avx512::Avx512};
 use crate::error::Result;
-pub(super) use direct::{DIRECT_ROWS, DirectScores, DirectValues};
+pub(super) use direct::{DIRECT_ROWS, DirectScores, DirectValues, OfHeads};
 pub(super) use normalise::{Normalise, Sums};
 pub(super) use pack::{Order, Pack, PackIntegers, Rounding};
 pub(super) use prefetch::fetch_row;
@@ -206,6 +206,11 @@ impl<'a> Visible<'a> {
     /// The end of what any row sees.
     fn last(self) -> usize {
         self.0.last().map_or(0, |keys| keys.end)
+    }
+
+    /// From the first to the last key that some row sees.
+    fn all(self) -> Range<usize> {
+        self.of_rows(0..self.rows())
     }
 
     /// From the first to the last key that some of these rows sees.

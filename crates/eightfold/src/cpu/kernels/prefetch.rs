@@ -34,14 +34,14 @@ impl Codes<'_> {
     /// What is fetched while a panel is used.
     #[inline(always)]
     pub(super) fn beside(&self, panel: usize) -> Beside {
-        let (start, stride) = match self.apart.starts.is_empty() {
-            true => ((panel + AHEAD) * LANES * self.stride, self.stride),
+        let start = match self.apart.starts.is_empty() {
+            true => (panel + AHEAD) * LANES * self.stride,
             false => match self.apart.beside.get(panel) {
-                Some(start) => (*start, self.apart.beside_stride),
+                Some(start) => *start,
                 None => return Beside::NOTHING,
             },
         };
-        Beside { first: self.bytes.as_ptr().wrapping_add(start), stride }
+        Beside { first: self.bytes.as_ptr().wrapping_add(start), stride: self.stride }
     }
 
     /// Asks for all of that, where panels lie apart.

@@ -63,39 +63,65 @@ impl Path for FloatPath {
     }
 
     fn attend(&mut self, task: &Task, tile: &mut Tile) {
-        self.scores(task, tile);
+        if meets_codes(task) {
+            task.job.instructions.run(self.direct_scores(task, tile));
+        } else {
+            self.scores(task, tile);
+        }
         self.softmax(task, tile);
-        self.add_values(task, tile);
+        if meets_codes(task) {
+            task.job.instructions.run(self.direct_values(task, tile));
+        } else {
+            self.add_values(task, tile);
+        }
     }
 }
 
 impl FloatPath {
+    /// The scores of few rows, to be computed.
+    pub(in crate::cpu) fn direct_scores<'s>(&'s mut self, task: &Task<'s>, tile: &'s Tile) -> DirectScores<'s> {
+        let (width, stride) = (task.width, task.job.config.tile_keys);
+        DirectScores {
+            queries: &self.queries.used()[tile.rows.start * width..],
+            keys: Codes { factors: tile.keys.key_scales, ..tile.keys.placed(task.keys, width, &self.key_codes) },
+            width,
+            visible: tile.visible,
+            scores: self.scores.get(tile.rows.len().next_multiple_of(DIRECT_ROWS) * stride),
+            stride,
+        }
+    }
+
+    /// The sums of few rows, to be computed.
+    pub(in crate::cpu) fn direct_values<'s>(&'s mut self, task: &Task<'s>, tile: &'s mut Tile) -> DirectValues<'s> {
+        let width = task.value_width;
+        DirectValues {
+            weights: self.scores.used_mut(),
+            stride: task.job.config.tile_keys,
+            rescale: tile.rescale,
+            values: Codes {
+                factors: tile.keys.value_scales,
+                ..tile.keys.placed(task.values, width, &self.value_codes)
+            },
+            width,
+            visible: tile.visible,
+            output: tile.output,
+        }
+    }
+
     fn scores(&mut self, task: &Task, tile: &mut Tile) {
         let (width, stride) = (task.width, task.job.config.tile_keys);
-        let scores = self.scores.get(tile.rows.len().next_multiple_of(DIRECT_ROWS) * stride);
-        if meets_codes(task) {
-            let codes = tile.keys.placed(task.keys, width, &self.key_codes);
-            task.job.instructions.run(DirectScores {
-                queries: &self.queries.used()[tile.rows.start * width..],
-                keys: Codes { factors: tile.keys.key_scales, ..codes },
-                width,
-                visible: tile.visible,
-                scores,
-                stride,
-            });
-            return;
-        }
         task.job.instructions.run(Scores {
             queries: &self.queries.used()[tile.rows.start * width..tile.rows.end * width],
             keys: self.keys.used(),
             depth: width,
             visible: tile.visible,
-            scores,
+            scores: self.scores.get(tile.rows.len().next_multiple_of(DIRECT_ROWS) * stride),
             stride,
         });
     }
 
-    fn softmax(&mut self, task: &Task, tile: &mut Tile) {
+    /// Scores become weights.
+    pub(in crate::cpu) fn softmax(&mut self, task: &Task, tile: &mut Tile) {
         if let Some(bound) = task.bound(tile.rows.clone()) {
             task.job.instructions.run(CapScores {
                 scores: self.scores.used_mut(),
@@ -116,19 +142,6 @@ impl FloatPath {
     }
 
     fn add_values(&mut self, task: &Task, tile: &mut Tile) {
-        if meets_codes(task) {
-            let codes = tile.keys.placed(task.values, task.value_width, &self.value_codes);
-            task.job.instructions.run(DirectValues {
-                weights: self.scores.used_mut(),
-                stride: task.job.config.tile_keys,
-                rescale: tile.rescale,
-                values: Codes { factors: tile.keys.value_scales, ..codes },
-                width: task.value_width,
-                visible: tile.visible,
-                output: tile.output,
-            });
-            return;
-        }
         task.job.instructions.run(Values {
             weights: self.scores.used(),
             stride: task.job.config.tile_keys,
@@ -153,7 +166,7 @@ impl FloatPath {
 }
 
 /// Whether the block has so few query rows that its products are with codes of K and V.
-fn meets_codes(task: &Task) -> bool {
+pub(in crate::cpu) fn meets_codes(task: &Task) -> bool {
     task.rows <= task.job.instructions.direct_rows()
 }
 

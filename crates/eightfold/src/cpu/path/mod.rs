@@ -47,19 +47,17 @@ pub(super) struct KeyTile<'a> {
 }
 
 impl<'a> KeyTile<'a> {
-    /// These keys of a task; the last two are room for their scales.
+    /// These keys of a task, after which it reads on as `ahead` says; the last two are room for their scales.
     pub(super) fn new(
         task: &Task,
         range: Range<usize>,
+        ahead: Ahead,
         key_scales: &'a mut Vec<f32>,
         value_scales: &'a mut Vec<f32>,
     ) -> Self {
         let panels = range.len().div_ceil(LANES);
         task.keys.relative_scales(range.clone(), panels * LANES, task.key_scale, key_scales);
         task.values.relative_scales(range.clone(), panels * LANES, task.value_scale, value_scales);
-        let block = &task.block.keys;
-        let last = task.job.problem.shape().key_len;
-        let ahead = Ahead { range: block.len().next_multiple_of(LANES), end: block.end, last };
         KeyTile { range, ahead, panels, key_scales, value_scales }
     }
 

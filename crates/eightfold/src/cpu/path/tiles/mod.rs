@@ -407,7 +407,7 @@ impl KeyTile<'_> {
             };
         }
         let count = rows.len();
-        let nothing = Ahead { range: 0, end: 0, last: 0 };
+        let nothing = Ahead::of_a_head(0);
         let codes = if head.has_rows() {
             head.rows(rows)
         } else {
