@@ -19,6 +19,7 @@ use eightfold_lab::gates::{Thresholds, TimingPolicy};
 use eightfold_lab::measure::{Manner, Method};
 use eightfold_lab::simulate::{self, Schedule};
 use half::{bf16, f16};
+use std::ptr;
 
 #[test]
 fn pages_give_what_float64_gives() {
@@ -135,18 +136,30 @@ fn append(format: OutputFormat, computed: bool, width: usize) -> std::result::Re
             v_scales: v_scales.pointer(),
         };
         // SAFETY: there are as many slots; all of it lives until the downloads have waited for the launch.
-        unsafe { call.validate(&stream, tokens, addresses.slots)? };
+        unsafe { call.validate(&stream, tokens, &addresses)? };
         for (index, wrong) in [(3, -2i64), (0, (pages * size) as i64)] {
             let mut other = vec![-1i64; tokens];
             other[index] = wrong;
             let other =
                 on_device(&device, &stream, &other.iter().flat_map(|slot| slot.to_ne_bytes()).collect::<Vec<u8>>())?;
+            let other = AppendAddresses { slots: other.pointer(), ..addresses };
             // SAFETY: as above.
-            let told = unsafe { call.validate(&stream, tokens, other.pointer()) }.unwrap_err().to_string();
+            let told = unsafe { call.validate(&stream, tokens, &other) }.unwrap_err().to_string();
             assert!(told.starts_with(&format!("slots: that of token {index} is neither")), "{told}");
             // SAFETY: as above; what is not in the cache is left out.
-            unsafe { call.launch(&stream, tokens, &AppendAddresses { slots: other.pointer(), ..addresses })? };
+            unsafe { call.launch(&stream, tokens, &other)? };
             stream.synchronize()?;
+        }
+        for (head, wrong) in [(1, f32::NAN), (0, f32::INFINITY), (2, 0.0), (1, -0.5)] {
+            let mut other = vec![1.0f32; scale_count];
+            other[head] = wrong;
+            let other = on_device(&device, &stream, &other)?;
+            let other = AppendAddresses { v_scales: other.pointer(), ..addresses };
+            // SAFETY: as above.
+            let told = unsafe { call.validate(&stream, tokens, &other) }.map_err(|error| error.to_string());
+            // Those of tokens are written, whatever they were.
+            let expected = format!("scales: that of the keys or values of head {head} is not finite and positive");
+            assert!(told.as_ref().err().is_some_and(|told| told.starts_with(&expected)) != computed, "{told:?}");
         }
         // SAFETY: as above.
         unsafe { call.launch(&stream, tokens, &addresses)? };
@@ -335,13 +348,16 @@ fn tables_that_reach_beyond_the_cache_are_told() {
     let mut workspace = Workspace::new(&stream, call.workspace_bytes()).unwrap();
     let memory = on_device(&device, &stream, &[0u8; 16]).unwrap().pointer();
     let scale = on_device(&device, &stream, &[1.0f32]).unwrap();
+    let q_scales = on_device(&device, &stream, &[1.0f32; 3]).unwrap();
+    let codes =
+        PagedAttention::new(&device, &problem, PagedQueries::dense(&problem, QueryFormat::Codes), keys).unwrap();
     let mut check = |call: &PagedAttention, table: [i32; 12], lengths: [i32; 3], starts: Option<[i32; 4]>| {
         let table = on_device(&device, &stream, &table).unwrap();
         let lengths = on_device(&device, &stream, &lengths).unwrap();
         let starts = starts.map(|starts| on_device(&device, &stream, &starts).unwrap());
         let addresses = PagedAddresses {
             q: memory,
-            q_scales: 0,
+            q_scales: if ptr::eq(call, &raw const codes) { q_scales.pointer() } else { 0 },
             k: memory,
             k_scales: scale.pointer(),
             v: memory,
@@ -369,8 +385,14 @@ fn tables_that_reach_beyond_the_cache_are_told() {
     for wrong in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
         upload(&stream, &scale, &[wrong]).unwrap();
         let told = check(&call, sound, [0, 16, 64], None).unwrap_err();
-        assert!(told.starts_with("scales: one of the keys or values of sequence 1 is not"), "{wrong}: {told}");
+        assert!(told.starts_with("scales: one of the queries, keys or values of sequence 1"), "{wrong}: {told}");
     }
+    upload(&stream, &scale, &[1.0]).unwrap();
+    assert_eq!(check(&codes, sound, [32, 16, 64], None), Ok(()));
+    upload(&stream, &q_scales, &[1.0, 1.0, f32::NAN]).unwrap();
+    assert_eq!(check(&call, sound, [32, 16, 64], None), Ok(()));
+    let told = check(&codes, sound, [32, 16, 64], None).unwrap_err();
+    assert!(told.starts_with("scales: one of the queries, keys or values of sequence 2"), "{told}");
     assert_eq!(simulate::findings(), []);
 }
 

@@ -293,12 +293,12 @@ impl RaggedAttention {
         }
     }
 
-    /// Whether lengths, block table and starts are sound, and [`RaggedRows`] reach: what a launch would read or write beyond its
-    /// memory is an error that names the sequence. It looks on the device and waits for it; a launch itself checks nothing
-    /// there.
+    /// Whether lengths, block table, starts and scales are sound, and [`RaggedRows`] reach: what a launch would read or write
+    /// beyond its memory, and a scale that is not finite and positive, is an error that names the sequence. It looks on the
+    /// device and waits for it; a launch itself checks nothing there.
     ///
     /// # Safety
-    /// There must be as many entries at the addresses as the numbers of sequences and of pages say.
+    /// There must be as many entries at the addresses as the numbers of sequences and of pages say, and the scales.
     pub unsafe fn validate(
         &self,
         stream: &Stream,
@@ -328,6 +328,7 @@ impl RaggedAttention {
             key_starts,
             k_scales: CacheScales { values: addresses.k_scales, ..self.argument.k_scales },
             v_scales: CacheScales { values: addresses.v_scales, ..self.argument.v_scales },
+            q_scales: CacheScales::of_queries(&self.argument.q, addresses.q_scales),
             token_scales: false,
         };
         // The gathered keys are not yet there.
