@@ -15,11 +15,14 @@ use eightfold::serving::{
 };
 use eightfold::{Dims, Fp8Format, Granularity, Layout, Output, OutputFormat, Problem, Result, Shape, Strides, Values};
 use eightfold_lab::decode;
-use eightfold_lab::gates::{Thresholds, TimingPolicy};
+use eightfold_lab::gates::{Outcome, Thresholds, TimingPolicy};
 use eightfold_lab::measure::{Manner, Method};
+use eightfold_lab::peers::Torch;
 use eightfold_lab::simulate::{self, Schedule};
 use half::{bf16, f16};
-use std::ptr;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, ptr};
 
 #[test]
 fn pages_give_what_float64_gives() {
@@ -406,8 +409,40 @@ fn a_timing_of_pages_checks_what_it_timed() {
     let policy = TimingPolicy { iterations: 2, ..Thresholds::embedded().cuda_timing };
     let method = Method { policy: &policy, manner: Manner::default(), on_gpu: true };
     for case in ["2,1,64,2,100", "2,1,64,2,100,30", "2,2,64,21,append"] {
-        let group = decode::measure(&case.parse().unwrap(), &[16], 3, &method, &mut ()).unwrap();
+        let group = decode::measure(&case.parse().unwrap(), &[16], 3, None, &method, &mut ()).unwrap();
         assert!(group.entries.iter().all(|entry| entry.timing.is_some()), "{group:?}");
     }
+    assert_eq!(simulate::findings(), []);
+}
+
+/// A stand-in for PyTorch gives back Q: it takes its turns, and what it computed is found to be wrong.
+#[cfg(unix)]
+#[test]
+fn a_peer_on_the_same_lengths_takes_turns_and_is_checked() {
+    use std::os::unix::fs::PermissionsExt;
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !simulator() || !has_python {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/peers/fake_torch.py");
+    let python = folder.path().join("python");
+    let script = format!("#!/bin/sh\nexec python3 -c \"$(cat '{}')\n$2\" \"$3\"\n", stand_in.display());
+    fs::write(&python, script).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut torch = Torch::start(python.to_str().unwrap(), 1).unwrap();
+
+    simulate::begin(Schedule { races: false, ..Schedule::of_seed(0) });
+    let policy = TimingPolicy { iterations: 2, ..Thresholds::embedded().cuda_timing };
+    let method = Method { policy: &policy, manner: Manner::default(), on_gpu: true };
+    let case = "2,1,64,2,100".parse().unwrap();
+    let group = decode::measure(&case, &[16], 3, Some(&mut torch), &method, &mut ()).unwrap();
+    let (peer, ours) = group.entries.split_last().unwrap();
+    assert!(ours.len() == 3 && ours.iter().all(|entry| entry.timing.is_some()), "{group:?}");
+    assert_eq!((peer.name.as_str(), peer.least_bytes), ("torch-sdpa-bf16-contiguous", 2 * ours[0].least_bytes));
+    let gate = peer.gate.as_ref().unwrap();
+    assert_eq!((gate.outcome, peer.timing.is_none()), (Outcome::Unavailable, true));
+    assert!(gate.summary.contains("after the timed runs the row at value 0 has a relative L2 error"), "{gate:?}");
+    assert!(group.peers[0].starts_with("torch-sdpa-bf16-contiguous: PyTorch 0.0-fake"), "{:?}", group.peers);
     assert_eq!(simulate::findings(), []);
 }
