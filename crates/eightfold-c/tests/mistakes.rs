@@ -199,6 +199,135 @@ fn mistakes_of_an_append_on_the_host_are_named() {
     refused(host().append([0, 1], |cache, _| cache.format = EF_INT8), EF_INVALID, "cache.");
 }
 
+/// Attention on three tensors alike, after a change to K.
+fn attend_codes(change: impl FnOnce(&mut ef_fp8_tensor)) -> ef_status {
+    let (codes, scales) = ([0x38u8; 2 * 64], [1.0f32; 2]);
+    let tensor = || {
+        sized!(ef_fp8_tensor {
+            batch: 1,
+            heads: 2,
+            len: 1,
+            head_dim: DIM,
+            codes: codes.as_ptr(),
+            code_count: codes.len() as u64,
+            scales: scales.as_ptr(),
+            scale_count: 2,
+        })
+    };
+    let (q, mut k, v) = (tensor(), tensor(), tensor());
+    change(&mut k);
+    attend_with(|problem, output| {
+        // SAFETY: addresses and counts are those of arrays that live on, or are refused.
+        unsafe { ef_attention(problem, &q, &k, &v, output) }
+    })
+}
+
+/// The same on values.
+fn attend_values(change: impl FnOnce(&mut ef_values)) -> ef_status {
+    let data = [1.0f32; 2 * 64];
+    let tensor =
+        || sized!(ef_values { batch: 1, heads: 2, len: 1, head_dim: DIM, data: data.as_ptr().cast(), count: 128 });
+    let (q, mut k, v) = (tensor(), tensor(), tensor());
+    change(&mut k);
+    attend_with(|problem, output| {
+        // SAFETY: as above.
+        unsafe { ef_attention_values(problem, &q, &k, &v, output) }
+    })
+}
+
+fn attend_with(attend: impl FnOnce(*const ef_problem, &ef_output) -> ef_status) -> ef_status {
+    let sizes = ef_problem_args { batch: 1, query_heads: 2, kv_heads: 2, key_len: 1, ..problem_args() };
+    let (problem, mut out) = (problem(&sizes), [0.0f32; 2 * 64]);
+    let output = sized!(ef_output { values: out.as_mut_ptr().cast(), value_count: 128 });
+    let status = attend(problem, &output);
+    // SAFETY: it was just made.
+    unsafe { ef_problem_free(problem) };
+    status
+}
+
+#[test]
+fn mistakes_with_tensors_on_the_host_are_named() {
+    must(attend_codes(|_| ()));
+    refused(attend_codes(|k| k.scales = ptr::null()), EF_INVALID, "k.scales: is a null pointer");
+    refused(attend_codes(|k| k.scale_count = 1), EF_INVALID, "k.scales: has 1 elements where 2 are needed");
+    let odd = attend_codes(|k| k.scales = k.scales.wrapping_byte_add(1));
+    refused(odd, EF_INVALID, "k.scales: address ");
+    for wrong in [f32::NAN, f32::NEG_INFINITY, 0.0] {
+        let scales = [1.0, wrong];
+        refused(attend_codes(|k| k.scales = scales.as_ptr()), EF_INVALID, "k.scales: scale 1 is ");
+    }
+    let broken = [0x7fu8; 2 * 64];
+    refused(attend_codes(|k| k.codes = broken.as_ptr()), EF_INVALID, "k.codes: code 0x7f at index 0 is NaN");
+    refused(attend_codes(|k| k.format = EF_E5M2), EF_INVALID, "k: is in e5m2, but the problem says e4m3");
+    refused(attend_codes(|k| k.format = 8), EF_INVALID, "k.format: 8 stands for nothing");
+    refused(attend_codes(|k| k.layout = EF_BHDS), EF_INVALID, "k: ");
+    refused(attend_codes(|k| (k.heads, k.len) = (1, 2)), EF_INVALID, "k.scales: has 2 elements where 1 are needed");
+    refused(attend_codes(|k| (k.len, k.head_dim) = (2, 32)), EF_INVALID, "k: has dims ");
+
+    must(attend_values(|_| ()));
+    let broken = [f32::NAN; 2 * 64];
+    refused(attend_values(|k| k.data = broken.as_ptr().cast()), EF_INVALID, "k: NaN at batch 0, head 0, row 0");
+    refused(attend_values(|k| k.data = ptr::null()), EF_INVALID, "k: is a null pointer");
+    refused(attend_values(|k| k.count = 127), EF_INVALID, "k: has 127 elements where 128 are needed");
+    refused(attend_values(|k| k.format = 5), EF_INVALID, "k.format: 5 stands for nothing");
+    refused(attend_values(|k| (k.len, k.head_dim) = (2, 32)), EF_INVALID, "k: has dims ");
+}
+
+/// Calls on tensors in device memory that nothing can serve, and addresses that nothing can be at.
+#[test]
+fn mistakes_with_tensors_on_a_device_are_named() {
+    let Some((device, stream)) = device() else { return };
+    let sizes = ef_problem_args { batch: 1, query_heads: 2, kv_heads: 2, query_len: 32, key_len: 32, ..problem_args() };
+    let (on_device, on_cpu, problem) = (context(0), context(EF_CPU), problem(&sizes));
+    let values = |context, args: ef_value_call_args| {
+        let mut call = ptr::dangling_mut();
+        // SAFETY: structs are whole, and handles were just made.
+        unsafe {
+            let status = ef_call_values_new(context, problem, &args, &mut call);
+            ef_call_free(call);
+            status
+        }
+    };
+    let sound = sized!(ef_value_call_args { format: EF_BF16, layout: EF_BSHD });
+    must(values(on_device, sound));
+    refused(values(on_cpu, sound), EF_INVALID, "context: is the CPU's");
+    refused(values(on_device, ef_value_call_args { format: 6, ..sound }), EF_INVALID, "format: 6 stands for nothing");
+    let odd = ef_value_call_args { k_strides: [32 * 132, 64, 132, 1], ..sound };
+    refused(values(on_device, odd), EF_INVALID, "k: the row stride of 132 elements");
+    let apart = ef_value_call_args { v_strides: [64 * 256, 128, 256, 2], ..sound };
+    refused(values(on_device, apart), EF_INVALID, "v: channels are 2 elements apart");
+
+    let memory = put(&device, &stream, &[0u8; 32 * 128 * 2]);
+    let mut call = ptr::null_mut();
+    let args = sized!(ef_fp8_call_args { layout: EF_BSHD });
+    let mut bytes = 0;
+    // SAFETY: as above.
+    unsafe {
+        must(ef_call_fp8_new(on_device, problem, &args, &mut call));
+        must(ef_call_workspace(call, &mut bytes, ptr::null_mut()));
+    }
+    let workspace = device.allocate(bytes.max(256) as usize).unwrap();
+    let at = memory.pointer();
+    let launch = |change: &dyn Fn(&mut ef_addresses)| {
+        let mut addresses =
+            sized!(ef_addresses { q: at, k: at, v: at, output: at, q_scales: at, k_scales: at, v_scales: at });
+        change(&mut addresses);
+        // SAFETY: what is launched is refused before.
+        unsafe { ef_call_launch(call, &addresses, workspace.pointer(), bytes, stream.as_raw()) }
+    };
+    refused(launch(&|at| at.k_scales = 0), EF_INVALID, "scales of k: address 0x0");
+    refused(launch(&|at| at.v_scales += 2), EF_INVALID, "scales of v: address");
+    refused(launch(&|at| at.q += 8), EF_INVALID, "q: address");
+    refused(launch(&|at| at.output = 0), EF_INVALID, "output: address");
+    // SAFETY: they were made above.
+    unsafe {
+        ef_call_free(call);
+        ef_problem_free(problem);
+        ef_context_close(on_device);
+        ef_context_close(on_cpu);
+    }
+}
+
 fn context(device: i32) -> *mut ef_context {
     let args = sized!(ef_context_args { device: device });
     let mut context = ptr::null_mut();
