@@ -50,8 +50,9 @@
 #                        there
 #   sanitizer       ~50  memcheck, racecheck, initcheck and synccheck for every stage on one tile, a tail and several tiles
 # All of serving, from the first wrong bit to the last number, is a section of its own:
-#   serving        ~330  tests of pages and of prompts of many lengths, `paged`, the peers that servers run where PEERS has them (240
-#                        more), and with a wheel in FRONT what a Llama of random weights generates
+#   serving        ~330  tests of pages and of prompts of many lengths, `paged`, beside PyTorch's attention where PYTHON is set, the
+#                        peers that servers run where PEERS has them (240 more), and with a wheel in FRONT what a Llama of random
+#                        weights generates
 # `pages` stands for claims ladder flagship accuracies quantizer paged profile.
 #
 # Environment:
@@ -482,7 +483,7 @@ section_paged() {
         done
     fi
     settle
-    job paged "$eightfold" bench paged --records "$out/records" || troubles paged
+    job paged "$eightfold" bench paged ${PYTHON:+--peer torch --python "$python"} --records "$out/records" || troubles paged
     cut -c1-160 "$out/log/paged.txt"
 }
 

@@ -250,6 +250,7 @@ static void pages(const ef_context *context, CUstream stream) {
     must(ef_paged_call_workspace(attend, &bytes, &zeroed), "ef_paged_call_workspace");
     CUdeviceptr workspace = bytes ? allocate(bytes) : 0;
     if (zeroed) driver(cuMemsetD8(workspace, 0, zeroed), "cuMemsetD8");
+    must(ef_append_call_validate(append, tokens, &into, stream), "ef_append_call_validate");
     must(ef_append_call_launch(append, tokens, &into, stream), "ef_append_call_launch");
     must(ef_paged_call_validate(attend, SEQUENCES, &at, workspace, bytes, stream), "ef_paged_call_validate");
     for (int i = 0; i < 2; i++)

@@ -771,8 +771,8 @@ ef_status ef_paged_call_launch(const struct ef_paged_call *call,
                                uint64_t workspace_bytes,
                                void *stream);
 
-// Looks at block table, lengths and starts on the device and waits: what a launch would read beyond the cache is
-// `EF_INVALID`, and `ef_last_error` names the sequence.
+// Looks at block table, lengths, starts and scales on the device and waits: what a launch would read beyond the cache, and a
+// scale that is not finite and positive, is `EF_INVALID`, and `ef_last_error` names the sequence.
 ef_status ef_paged_call_validate(const struct ef_paged_call *call,
                                  uint64_t sequences,
                                  const struct ef_paged_addresses *addresses,
@@ -788,11 +788,19 @@ ef_status ef_append_call_new(const struct ef_context *context,
                              const struct ef_append_call_args *args,
                              struct ef_append_call **out);
 
-// Puts an append of so many tokens into the stream and returns. Slots must lie in the cache.
+// Puts an append of so many tokens into the stream and returns. Tokens whose slot is not in the cache are left out.
 ef_status ef_append_call_launch(const struct ef_append_call *call,
                                 uint64_t tokens,
                                 const struct ef_append_addresses *addresses,
                                 void *stream);
+
+// Looks at slots, and at scales unless they are computed, on the device and waits: a slot that is neither -1 nor in the cache,
+// and a scale that is not finite and positive, is `EF_INVALID`, and `ef_last_error` names the token or the head. It allocates a
+// few bytes for the answer.
+ef_status ef_append_call_validate(const struct ef_append_call *call,
+                                  uint64_t tokens,
+                                  const struct ef_append_addresses *addresses,
+                                  void *stream);
 
 // Frees an append, whose launches must be done; null is allowed.
 void ef_append_call_free(struct ef_append_call *call);

@@ -74,6 +74,14 @@ pub(crate) unsafe fn answer<T: Grows>(name: &str, to: *mut T, value: T) -> Resul
     Ok(())
 }
 
+/// A result whose error says of which argument it speaks: `k.scales` where the library says `scales`.
+pub(crate) fn named<T>(name: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|error| match error {
+        Error::Invalid { argument, rule, fix } => Error::invalid(format!("{name}.{argument}"), rule, fix),
+        error => error,
+    })
+}
+
 /// What a handle stands for.
 ///
 /// # Safety

@@ -33,9 +33,9 @@ pub use host::{ef_attention, ef_attention_values, ef_output};
 pub use paged::{ef_merge, ef_new_tokens, ef_paged_append, ef_paged_attention, ef_paged_tensor, ef_parts, ef_tables};
 pub use paged_call::{
     ef_append_addresses, ef_append_call, ef_append_call_args, ef_append_call_free, ef_append_call_launch,
-    ef_append_call_new, ef_merge_call, ef_merge_call_free, ef_merge_call_launch, ef_merge_call_new, ef_paged_addresses,
-    ef_paged_call, ef_paged_call_args, ef_paged_call_free, ef_paged_call_launch, ef_paged_call_new,
-    ef_paged_call_validate, ef_paged_call_workspace,
+    ef_append_call_new, ef_append_call_validate, ef_merge_call, ef_merge_call_free, ef_merge_call_launch,
+    ef_merge_call_new, ef_paged_addresses, ef_paged_call, ef_paged_call_args, ef_paged_call_free, ef_paged_call_launch,
+    ef_paged_call_new, ef_paged_call_validate, ef_paged_call_workspace,
 };
 pub use problem::{ef_problem, ef_problem_args, ef_problem_free, ef_problem_new};
 pub use status::{EF_DEVICE, EF_INTERNAL, EF_INVALID, EF_OK, EF_UNAVAILABLE, ef_last_error, ef_status};

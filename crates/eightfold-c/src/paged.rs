@@ -1,6 +1,6 @@
 //! Caches in pages, in host memory: attention to them, new tokens into them, and parts of the keys merged.
 
-use crate::border::{self, Grows, array, check_count};
+use crate::border::{self, Grows, array, check_count, named};
 use crate::constants;
 use crate::host::{ef_output, put};
 use crate::problem::{ef_problem, problem_of};
@@ -205,10 +205,11 @@ unsafe fn paged<'a>(name: &str, tensor: *const ef_paged_tensor) -> Result<PagedT
         let given = border::read(name, tensor)?;
         let part = |what: &str| format!("{name}.{what}");
         let format = constants::fp8_format(&part("format"), given.format)?;
-        let layout = given.layout()?;
-        let scales = given.scales(&layout)?;
+        let layout = named(name, given.layout())?;
+        let granularity = named(name, given.scales(&layout))?;
         let codes = array(&part("codes"), given.codes.cast_const(), given.code_count)?;
-        PagedTensor::new(layout, format, codes, scales, array(&part("scales"), given.scales, given.scale_count)?)
+        let scales = array(&part("scales"), given.scales, given.scale_count)?;
+        named(name, PagedTensor::new(layout, format, codes, granularity, scales))
     }
 }
 
@@ -270,13 +271,14 @@ pub unsafe extern "C" fn ef_paged_append(cache: *const ef_paged_tensor, tokens: 
             return Ok(());
         }
         let format = constants::fp8_format("cache.format", given.format)?;
-        let layout = given.layout()?;
-        let granularity = given.scales(&layout)?;
+        let layout = named("cache", given.layout())?;
+        let granularity = named("cache", given.scales(&layout))?;
         let slots = array("slots", new.slots, new.slot_count)?;
         // Looked at as an array to read, before they are written to.
         let count = array("cache.codes", given.codes.cast_const(), given.code_count)?.len();
         let scale_count = array("cache.scales", given.scales.cast_const(), given.scale_count)?.len();
-        let mut pages = PagedTensorMut::new(layout, format, slice::from_raw_parts_mut(given.codes, count))?;
+        let codes = slice::from_raw_parts_mut(given.codes, count);
+        let mut pages = named("cache", PagedTensorMut::new(layout, format, codes))?;
         let scales = match granularity {
             PageScales::Token(strides) => {
                 AppendScales::Computed { scales: slice::from_raw_parts_mut(given.scales, scale_count), strides }

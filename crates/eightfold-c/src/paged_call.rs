@@ -174,8 +174,8 @@ pub unsafe extern "C" fn ef_paged_call_launch(
     })
 }
 
-/// Looks at block table, lengths and starts on the device and waits: what a launch would read beyond the cache is
-/// `EF_INVALID`, and `ef_last_error` names the sequence.
+/// Looks at block table, lengths, starts and scales on the device and waits: what a launch would read beyond the cache, and a
+/// scale that is not finite and positive, is `EF_INVALID`, and `ef_last_error` names the sequence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ef_paged_call_validate(
     call: *const ef_paged_call,
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn ef_append_call_new(
     })
 }
 
-/// Puts an append of so many tokens into the stream and returns. Slots must lie in the cache.
+/// Puts an append of so many tokens into the stream and returns. Tokens whose slot is not in the cache are left out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ef_append_call_launch(
     call: *const ef_append_call,
@@ -343,18 +343,39 @@ pub unsafe extern "C" fn ef_append_call_launch(
     // SAFETY: the caller's word, by the conventions of the header.
     guard(|| unsafe {
         let ef_append_call { device, call } = handle("call", call)?;
-        let given = border::read("addresses", addresses)?;
-        let addresses = AppendAddresses {
-            k: given.new_k,
-            v: given.new_v,
-            slots: given.slots,
-            k_cache: given.k,
-            v_cache: given.v,
-            k_scales: given.k_scales,
-            v_scales: given.v_scales,
-        };
+        let addresses = new_tokens(&border::read("addresses", addresses)?);
         call.launch(&Stream::from_raw(device, stream), border::size("tokens", tokens)?, &addresses)
     })
+}
+
+/// Looks at slots, and at scales unless they are computed, on the device and waits: a slot that is neither -1 nor in the cache,
+/// and a scale that is not finite and positive, is `EF_INVALID`, and `ef_last_error` names the token or the head. It allocates a
+/// few bytes for the answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ef_append_call_validate(
+    call: *const ef_append_call,
+    tokens: u64,
+    addresses: *const ef_append_addresses,
+    stream: *mut c_void,
+) -> ef_status {
+    // SAFETY: the caller's word, by the conventions of the header.
+    guard(|| unsafe {
+        let ef_append_call { device, call } = handle("call", call)?;
+        let addresses = new_tokens(&border::read("addresses", addresses)?);
+        call.validate(&Stream::from_raw(device, stream), border::size("tokens", tokens)?, &addresses)
+    })
+}
+
+fn new_tokens(given: &ef_append_addresses) -> AppendAddresses {
+    AppendAddresses {
+        k: given.new_k,
+        v: given.new_v,
+        slots: given.slots,
+        k_cache: given.k,
+        v_cache: given.v,
+        k_scales: given.k_scales,
+        v_scales: given.v_scales,
+    }
 }
 
 /// Frees an append, whose launches must be done; null is allowed.

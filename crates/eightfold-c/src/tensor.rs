@@ -1,11 +1,11 @@
 //! Tensors in host memory, and quantising there.
 
-use crate::border::{self, Grows, array, check_count};
+use crate::border::{self, Grows, array, check_count, named};
 use crate::constants::{self, granularity, layout_number};
 use crate::status::{ef_status, guard, quietly};
 use eightfold::cuda::quantize::ValueFormat;
 use eightfold::quantize::{Element, Quantizer};
-use eightfold::{Dims, Fp8Format, Fp8Tensor, Granularity, Layout, Result, Scales};
+use eightfold::{Dims, Error, Fp8Format, Fp8Tensor, Granularity, Layout, Result, Scales};
 use half::{bf16, f16};
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -139,7 +139,8 @@ pub(crate) unsafe fn fp8_tensor<'a>(name: &str, tensor: *const ef_fp8_tensor) ->
             array(&part("scales"), given.scales, given.scale_count)?,
         )
     };
-    let tensor = Fp8Tensor::new(dims, layout, format, codes, Scales::new(granularity, scales.to_vec())?)?;
+    let scales = named(name, Scales::new(granularity, scales.to_vec()))?;
+    let tensor = named(name, Fp8Tensor::new(dims, layout, format, codes, scales))?;
     if given.means.is_null() {
         return Ok(tensor);
     }
@@ -150,7 +151,7 @@ pub(crate) unsafe fn fp8_tensor<'a>(name: &str, tensor: *const ef_fp8_tensor) ->
     )?;
     // SAFETY: the caller's word.
     let means = unsafe { array(&part("means"), given.means, given.mean_count) }?;
-    tensor.with_means(means.to_vec())
+    named(name, tensor.with_means(means.to_vec()))
 }
 
 /// Quantises a caller's values.
@@ -188,7 +189,12 @@ unsafe fn run<T: Element>(
     quantizer: Quantizer,
 ) -> Result<Fp8Tensor<'static>> {
     // SAFETY: the caller's word.
-    quantizer.quantize(unsafe { array::<T>(name, given.data.cast(), given.count) }?, dims, layout)
+    let values = unsafe { array::<T>(name, given.data.cast(), given.count) }?;
+    quantizer.quantize(values, dims, layout).map_err(|error| match error {
+        // They are the argument itself.
+        Error::Invalid { argument, rule, fix } if argument == "values" => Error::invalid(name, rule, fix),
+        error => error,
+    })
 }
 
 /// Quantises values in host memory. Each scale is the largest magnitude of what shares it divided by the largest code.

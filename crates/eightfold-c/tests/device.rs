@@ -1,5 +1,7 @@
 //! Calls in device memory, from context to launch: on a device, or for want of one on the simulated device.
 
+mod support;
+
 use eightfold::cuda::driver::{Device, Stream};
 use eightfold::cuda::quantize::DeviceValues;
 use eightfold::cuda::tensor::{DeviceOutput, DeviceTensor};
@@ -7,40 +9,10 @@ use eightfold::quantize::Quantizer;
 use eightfold::{Fp8Format, Layout, Output, OutputFormat, Problem, Shape, Values, reference};
 use eightfold_c::constants::*;
 use eightfold_c::*;
-use eightfold_lab::simulate::{self, Schedule};
 use half::bf16;
 use std::ffi::{CStr, c_void};
-use std::path::Path;
 use std::ptr;
-
-/// The device, real or simulated; none where there is neither.
-fn device() -> Option<(Device, Stream)> {
-    let is_real = std::env::var_os("EIGHTFOLD_REQUIRE_DEVICE").is_some() || Path::new("/dev/nvidiactl").exists();
-    let required = if is_real { "EIGHTFOLD_REQUIRE_DEVICE" } else { "EIGHTFOLD_REQUIRE_SIMULATOR" };
-    let open = || {
-        if !is_real {
-            simulate::install_with(Some(132))?;
-            simulate::begin(Schedule { races: false, ..Schedule::of_seed(0) });
-        }
-        let device = Device::open(0)?;
-        let stream = device.stream()?;
-        Ok::<_, eightfold::Error>((device, stream))
-    };
-    match open() {
-        Ok(opened) => Some(opened),
-        Err(error) => {
-            assert!(std::env::var_os(required).is_none(), "{required} is set, but {error}");
-            eprintln!("skipped: {error}");
-            None
-        }
-    }
-}
-
-#[track_caller]
-fn must(status: ef_status) {
-    // SAFETY: the text ends with a zero.
-    assert_eq!(status, EF_OK, "{}", unsafe { CStr::from_ptr(ef_last_error()) }.to_string_lossy());
-}
+use support::{device, must};
 
 const SHAPE: Shape = Shape::new(1, 2, 40, 64).with_kv_heads(1).with_key_len(72);
 

@@ -7,6 +7,8 @@
 mod append;
 mod case;
 mod goals;
+mod inputs;
+mod peers;
 
 pub use case::{CASES, Case};
 pub use goals::{Goal, goals};
@@ -15,6 +17,7 @@ use crate::gates::{Gate, GateReport, Outcome};
 use crate::measure::{
     Cache, Conditions, Contestant, GRAPH_LAUNCHES, Interleaved, Method, Work, WorkContestant, interleave,
 };
+use crate::peers::Torch;
 use crate::progress::Progress;
 use crate::quantizer::QuantizerEntry as Entry;
 use crate::record::Timing;
@@ -25,9 +28,11 @@ use eightfold::cuda::paged::{PagedAddresses, PagedAttention, PagedKeys, PagedQue
 use eightfold::cuda::ragged::{KeyAddresses, RaggedAddresses, RaggedAttention, RaggedKeys, RaggedRows};
 use eightfold::lab::ReadKernel;
 use eightfold::lab::driver::{Buffer, download, upload};
-use eightfold::serving::{PageLayout, PageScales, PageStrides};
-use eightfold::{Error, Fp8Format, OutputFormat, Result, fp8};
+use eightfold::serving::PageScales;
+use eightfold::{Error, OutputFormat, Result};
 use half::bf16;
+use inputs::{Inputs, Lie, SAMPLES, SCALE, Sample};
+use peers::{PeerContestant, Peers};
 use serde::{Deserialize, Serialize};
 
 /// How many times as large as the second-level cache copies are together.
@@ -35,9 +40,6 @@ const COLD: usize = 3;
 
 /// Copies, and launches of a graph, at most, unless fewer are asked for.
 pub const MOST_COPIES: usize = 512;
-
-/// Heads whose outputs are compared with float64.
-const SAMPLES: usize = 12;
 
 /// The largest relative L2 error of the samples: weights are rounded to f16 and outputs to bf16.
 const LARGEST_ERROR: f64 = 4e-3;
@@ -58,8 +60,12 @@ pub struct PagedGroup {
     pub case: String,
     /// The case in words.
     pub title: String,
-    /// The plain read, then attention with pages of each size, and to pages as this library's own cache lays them out.
+    /// The plain read, then attention with pages of each size, and to pages as this library's own cache lays them out; then
+    /// the peers.
     pub entries: Vec<Entry>,
+    /// What each peer is, in words; of one that is not there, why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<String>,
     /// What else went on while they took their turns.
     pub conditions: Conditions,
 }
@@ -72,11 +78,13 @@ impl PagedGroup {
     }
 }
 
-/// Times a case with pages of these sizes, on no more copies of the cache than that. `progress` is told how far it is.
+/// Times a case with pages of these sizes, on no more copies of the cache than that, beside what PyTorch has for the same
+/// lengths. `progress` is told how far it is.
 pub fn measure(
     case: &Case,
     page_sizes: &[usize],
     most_copies: usize,
+    torch: Option<&mut Torch>,
     method: &Method,
     progress: &mut dyn Progress,
 ) -> Result<PagedGroup> {
@@ -84,38 +92,48 @@ pub fn measure(
     progress.at(0.0, &format!("{case}: preparing"));
     if case.keys == Keys::Append {
         let jobs = append::jobs(&device, case)?;
-        return time(&device, case, jobs, GRAPH_LAUNCHES, method, progress);
+        return time(&device, case, jobs, GRAPH_LAUNCHES, None, method, progress);
     }
-    let bytes = case.bytes();
-    let copies = (COLD * device.info().l2_bytes).div_ceil(bytes).clamp(1, most_copies);
-    // Every replay goes around all copies as often.
-    let launches = GRAPH_LAUNCHES.next_multiple_of(copies);
-    let mut jobs: Vec<Job> = vec![("plain read of as many bytes".into(), Box::new(Read::new(&device, bytes, copies)?))];
-    for (index, page_size) in page_sizes.iter().enumerate() {
-        progress.at(0.4 * index as f64 / page_sizes.len() as f64, &format!("{case}: pages of {page_size}"));
-        jobs.push((format!("paged, {page_size} tokens"), attending(&device, case, *page_size, false, copies)));
-        if case.keys == Keys::Prompts {
-            // Packed keys, whose pages mean nothing.
-            jobs[index + 1].0 = "packed".into();
-            break;
+    let (copies, launches) = rounds(&device, case.bytes(), most_copies);
+    let mut jobs: Vec<Job> =
+        vec![("plain read of as many bytes".into(), Box::new(Read::new(&device, case.bytes(), copies)?))];
+    if case.keys == Keys::Prompts {
+        // Packed keys, whose pages mean nothing.
+        jobs.push(("packed".into(), attending(&device, case, 1, Lie::InOrder, copies)));
+    } else {
+        for (index, page_size) in page_sizes.iter().enumerate() {
+            progress.at(0.4 * index as f64 / page_sizes.len() as f64, &format!("{case}: pages of {page_size}"));
+            let work = attending(&device, case, *page_size, Lie::Served, copies);
+            jobs.push((format!("paged, {page_size} tokens"), work));
         }
     }
     if !case.is_for_tiles() {
         jobs.push((
             format!("a cache of our own, {OWN_PAGE_SIZE} tokens"),
-            attending(&device, case, OWN_PAGE_SIZE, true, copies),
+            attending(&device, case, OWN_PAGE_SIZE, Lie::Own, copies),
         ));
     }
-    let mut group = time(&device, case, jobs, launches, method, progress)?;
+    let peers = torch.map(|torch| {
+        progress.at(0.4, &format!("{case}: PyTorch"));
+        let (copies, launches) = rounds(&device, peers::bytes(case), most_copies);
+        Peers::new(torch, case, copies, launches)
+    });
+    let mut group = time(&device, case, jobs, launches, peers, method, progress)?;
     for timing in group.entries.iter_mut().filter_map(|entry| entry.timing.as_mut()) {
         timing.cache = Cache::Cold;
     }
     Ok(group)
 }
 
+/// Of how many copies a cache of so many bytes is cold, and how many launches go around all of them as often.
+fn rounds(device: &Device, bytes: usize, most_copies: usize) -> (usize, usize) {
+    let copies = (COLD * device.info().l2_bytes).div_ceil(bytes).clamp(1, most_copies);
+    (copies, GRAPH_LAUNCHES.next_multiple_of(copies))
+}
+
 /// Attention to so many copies of a cache, or why there is none.
-fn attending(device: &Device, case: &Case, page_size: usize, own: bool, copies: usize) -> Box<dyn Work> {
-    match Attending::new(device, case, page_size, own, copies) {
+fn attending(device: &Device, case: &Case, page_size: usize, lie: Lie, copies: usize) -> Box<dyn Work> {
+    match Attending::new(device, case, page_size, lie, copies) {
         Ok(work) => Box::new(work),
         Err(error) => Box::new(Refused(error)),
     }
@@ -124,12 +142,13 @@ fn attending(device: &Device, case: &Case, page_size: usize, own: bool, copies: 
 /// A contestant and its name.
 type Job = (String, Box<dyn Work>);
 
-/// Times them in turns, the yardstick first.
+/// Times them in turns, the yardstick first and peers last.
 fn time(
     device: &Device,
     case: &Case,
     jobs: Vec<Job>,
     launches: usize,
+    peers: Option<Peers>,
     method: &Method,
     progress: &mut dyn Progress,
 ) -> Result<PagedGroup> {
@@ -138,20 +157,29 @@ fn time(
         entries.push(Entry { name, copy: index == 0, least_bytes: case.bytes(), gate: None, timing: None });
         contestants.push(WorkContestant::new(device, work, Cache::Hot)?.with_graph_launches(launches));
     }
+    let mut of_peers = peers.as_ref().map_or(Vec::new(), Peers::contestants);
+    for peer in &of_peers {
+        let (name, least_bytes) = (peer.name().into(), peers::bytes(case));
+        entries.push(Entry { name, copy: false, least_bytes, gate: None, timing: None });
+    }
     let mut field: Vec<&mut dyn Contestant> = contestants.iter_mut().map(|one| one as _).collect();
+    field.extend(of_peers.iter_mut().map(|one| one as &mut dyn Contestant));
     let Interleaved { measured, conditions } = interleave(&mut field, method, &mut |share, _| {
         progress.at(0.4 + 0.6 * share, &format!("{case}: timing"));
     });
-    for (entry, measured) in entries.iter_mut().zip(measured) {
+    let ours = contestants.len();
+    for (index, (entry, measured)) in entries.iter_mut().zip(measured).enumerate() {
         if entry.copy {
             // Without the yardstick there is nothing to tell.
             entry.timing = Timing::new(WorkContestant::timer(Cache::Hot), measured?);
         } else {
-            entry.gate = Some(gate(case, measured.as_ref().err()));
+            let limit = if index < ours { largest_error(case) } else { peers::LARGEST_ERROR };
+            entry.gate = Some(gate(case, limit, index >= ours, measured.as_ref().err()));
             entry.timing = measured.ok().and_then(|samples| Timing::new(WorkContestant::timer(Cache::Hot), samples));
         }
     }
-    Ok(PagedGroup { case: case.to_string(), title: case.title(), entries, conditions })
+    let peers = of_peers.iter().filter_map(PeerContestant::describe).collect();
+    Ok(PagedGroup { case: case.to_string(), title: case.title(), entries, peers, conditions })
 }
 
 /// The largest error of the samples of a case.
@@ -159,11 +187,12 @@ fn largest_error(case: &Case) -> f64 {
     if case.is_for_tiles() { LARGEST_FP8_ERROR } else { LARGEST_ERROR }
 }
 
-fn gate(case: &Case, error: Option<&Error>) -> GateReport {
-    let limit = largest_error(case);
+fn gate(case: &Case, limit: f64, is_peer: bool, error: Option<&Error>) -> GateReport {
     let (outcome, summary) = match error {
         None if case.keys == Keys::Append => (Outcome::Pass, "after every turn the bits were the host's".into()),
         None => (Outcome::Pass, format!("after every turn {SAMPLES} heads were within {limit} of float64")),
+        // A peer that is not there, or refuses, is no fault of ours.
+        Some(error @ Error::Unavailable { .. }) if is_peer => (Outcome::Unavailable, error.to_string()),
         Some(error) => (Outcome::Fail, error.to_string()),
     };
     GateReport { gate: Gate::Correctness, outcome, summary, checks: Vec::new() }
@@ -221,13 +250,6 @@ impl Work for Read {
     }
 }
 
-/// An output of a sampled head, in float64.
-struct Sample {
-    /// Where its first channel is in the output.
-    at: usize,
-    expected: Vec<f64>,
-}
-
 /// What is launched, but for the copy of the cache.
 enum Call {
     Paged(Box<PagedAttention>, PagedAddresses),
@@ -250,73 +272,18 @@ struct Attending {
 }
 
 impl Attending {
-    /// `own` is the way of this library's cache: pages by heads, and scales by tokens.
-    fn new(device: &Device, case: &Case, page_size: usize, own: bool, copies: usize) -> Result<Self> {
+    fn new(device: &Device, case: &Case, page_size: usize, lie: Lie, copies: usize) -> Result<Self> {
         let stream = &device.stream()?;
         let problem = case.problem()?;
-        let Case { query_heads, kv_heads, head_dim, sequences, .. } = *case;
+        let sequences = case.sequences;
         let (lengths, starts) = (case.lengths(), case.query_starts());
         let rows = starts[sequences];
         // Tokens that follow each other are pages of one, in order.
-        let is_packed = case.keys == Keys::Prompts;
+        let is_packed = lie == Lie::InOrder;
         let page_size = if is_packed { 1 } else { page_size };
-        let pages: usize = lengths.iter().map(|length| length.div_ceil(page_size)).sum();
-        let (layout, granularity, scales) = match own {
-            false => (PageLayout::nhd(pages, page_size, kv_heads, head_dim), PageScales::Tensor, 1),
-            true => (
-                PageLayout::hnd(pages, page_size, kv_heads, head_dim),
-                PageScales::Token(PageStrides::new(kv_heads * page_size, 1, page_size)),
-                pages * page_size * kv_heads,
-            ),
-        };
-        let scale = 0.02f32;
-        let noise = &mut Noise(1);
-        let [k, v] = [0.0, 1.0].map(|mean| noise.codes(pages * page_size * kv_heads * head_dim, mean, scale));
-        // Pages in an order that no one expects.
-        let mut order: Vec<i32> = (0..pages as i32).collect();
-        match is_packed {
-            true => order.reverse(),
-            false => (1..pages).for_each(|index| order.swap(index, noise.below(index + 1))),
-        }
-        let max_pages = problem.shape().key_len.div_ceil(page_size);
-        let mut table = vec![0i32; sequences * max_pages];
-        for (row, length) in table.chunks_mut(max_pages).zip(&lengths) {
-            row[..length.div_ceil(page_size)].fill_with(|| order.pop().unwrap_or(0));
-        }
-        let values = rows * query_heads * head_dim;
-        let q: Vec<bf16> = (0..values).map(|_| bf16::from_f32(noise.normal())).collect();
-        let sampled = |index: usize| {
-            let (row, head) = (index * 7919 % rows, index * 7 % query_heads);
-            let sequence = starts.partition_point(|start| *start <= row) - 1;
-            let (query, queries) = (row - starts[sequence], starts[sequence + 1] - starts[sequence]);
-            let visible = (lengths[sequence] + query + 1).saturating_sub(queries);
-            let at = (row * query_heads + head) * head_dim;
-            let kv_head = head / (query_heads / kv_heads);
-            let codes = |token: usize| {
-                let page = table[sequence * max_pages + token / page_size] as usize;
-                let strides = layout.strides;
-                page * strides.page + token % page_size * strides.token + kv_head * strides.head
-            };
-            let value = |code: u8| f64::from(fp8::decode(Fp8Format::E4m3, code)) * f64::from(scale);
-            let scores: Vec<f64> = (0..visible)
-                .map(|token| {
-                    let row = &k[codes(token)..][..head_dim];
-                    let dot: f64 = q[at..].iter().zip(row).map(|(q, code)| q.to_f64() * value(*code)).sum();
-                    dot * f64::from(problem.softmax_scale())
-                })
-                .collect();
-            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            let mut expected = vec![0.0; head_dim];
-            for (token, weight) in weights.iter().enumerate() {
-                let row = &v[codes(token)..][..head_dim];
-                expected.iter_mut().zip(row).for_each(|(sum_of, code)| *sum_of += weight / sum * value(*code));
-            }
-            Sample { at, expected }
-        };
-        let samples = (0..SAMPLES).map(sampled).collect();
-
+        let Inputs { layout, granularity, scales, k, v, q, table, max_pages, samples } =
+            Inputs::new(case, page_size, lie)?;
+        let values = q.len();
         let on_device = |bytes: usize| device.allocate(bytes.max(16));
         let memory = || -> Result<[Buffer; 4]> {
             Ok([on_device(k.len())?, on_device(v.len())?, on_device(4 * scales)?, on_device(4 * scales)?])
@@ -324,8 +291,8 @@ impl Attending {
         let first = memory()?;
         upload(stream, &first[0], &k)?;
         upload(stream, &first[1], &v)?;
-        upload(stream, &first[2], &vec![scale; scales])?;
-        upload(stream, &first[3], &vec![scale; scales])?;
+        upload(stream, &first[2], &vec![SCALE; scales])?;
+        upload(stream, &first[3], &vec![SCALE; scales])?;
         let mut caches = vec![first];
         while caches.len() < copies {
             let copy = memory()?;
@@ -448,42 +415,11 @@ impl Work for Attending {
         if let Some(place) = values.iter().position(|value| !value.is_finite()) {
             return wrong(format!("the timed runs left {} at value {place} of the output", values[place]));
         }
-        for Sample { at, expected } in &self.samples {
-            let pairs = || values[*at..].iter().zip(expected);
-            let error: f64 = pairs().map(|(value, expected)| (value.to_f64() - expected).powi(2)).sum();
-            let size: f64 = expected.iter().map(|value| value * value).sum();
-            let relative = (error / size.max(f64::MIN_POSITIVE)).sqrt();
-            if relative.is_nan() || relative > self.largest_error {
-                return wrong(format!("the row at value {at} has a relative L2 error of {relative:.2e}"));
-            }
+        for sample in &self.samples {
+            let row: Vec<f32> =
+                values[sample.at..][..sample.expected.len()].iter().map(|value| value.to_f32()).collect();
+            sample.check(&row, self.largest_error).or_else(wrong)?;
         }
         Ok(())
-    }
-}
-
-/// Numbers that look random, the same in every run, and quickly made.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count.max(1) as u64) as usize
-    }
-
-    fn normal(&mut self) -> f32 {
-        // The sum of twelve uniform numbers, less their mean.
-        (0..12).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum::<f32>() - 6.0
-    }
-
-    /// Codes of normal numbers with this mean, drawn from a few thousand of them.
-    fn codes(&mut self, count: usize, mean: f32, scale: f32) -> Vec<u8> {
-        let drawn: Vec<u8> = (0..4096).map(|_| fp8::encode(Fp8Format::E4m3, (self.normal() + mean) / scale)).collect();
-        (0..count).map(|_| drawn[(self.next() >> 52) as usize]).collect()
     }
 }

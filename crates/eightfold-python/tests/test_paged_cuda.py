@@ -198,10 +198,37 @@ def test_what_would_be_read_beyond_the_cache_is_reported():
             cache.attend(q, validate=True)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 0.0, -1.0])
+def test_scales_that_are_no_scales_are_reported(wrong):
+    cache = Cache([40, 9])
+    q = torch.randn(2, 1, 8, 128, device="cuda", dtype=torch.bfloat16)
+    new, slots = torch.ones(2, 2, 128, device="cuda", dtype=torch.bfloat16), torch.tensor([0, -1], device="cuda")
+    cache.scales["v_descale"][cache.table[1, 0], 8, 1] = wrong
+    with pytest.raises(ValueError, match="^scales: one of the queries, keys or values of sequence 1 is not"):
+        cache.attend(q, validate=True)
+    by_head = torch.tensor([1.0, wrong], device="cuda")
+    with pytest.raises(ValueError, match="^scales: that of the keys or values of head 1 is not"):
+        eightfold.append_kv(new, new, cache.k, cache.v, slots, k_descale=by_head, v_descale=1.0, validate=True)
+    cache.scales = dict(k_descale=1.0, v_descale=1.0)
+    with pytest.raises(ValueError, match="^scales: one of the queries, keys or values of sequence 0 is not"):
+        cache.attend(q.to(E4M3), q_descale=torch.tensor([[1.0] * 7 + [wrong], [1.0] * 8], device="cuda"), validate=True)
+
+
 def test_mistakes_are_named_with_their_fix():
     cache = Cache([40, 9])
     q = torch.randn(2, 1, 8, 128, device="cuda", dtype=torch.bfloat16)
+    new = torch.ones(2, 2, 136, device="cuda", dtype=torch.bfloat16)[..., :128]
+    # Rows that a kernel cannot read 16 bytes at a time.
+    padded = torch.zeros(*cache.k.shape[:3], 136, dtype=torch.uint8, device="cuda").view(E4M3)[..., :128]
+    odd = torch.ones(2, 2, 132, device="cuda", dtype=torch.bfloat16)[..., :128]
+    shifted = torch.zeros(cache.k.numel() + 8, dtype=torch.uint8, device="cuda").view(E4M3)[8:].view(cache.k.shape)
+    slots = torch.tensor([0, 1], device="cuda")
+    eightfold.append_kv(new, new, cache.k, cache.v, slots, **cache.scales)
     for kind, text, call in [
+        (ValueError, "v: has a head every 136 codes", lambda: eightfold.paged_attention(q, cache.k, padded, cache.table, cache.lengths, **cache.scales)),
+        (ValueError, "k: has a head every 136 codes", lambda: eightfold.append_kv(new, new, padded, cache.v, slots, **cache.scales)),
+        (ValueError, "k: its head stride of 132 elements", lambda: eightfold.append_kv(odd, new, cache.k, cache.v, slots, **cache.scales)),
+        (ValueError, "k: address", lambda: eightfold.paged_attention(q, shifted, shifted, cache.table, cache.lengths, **cache.scales)),
         (ValueError, "lengths: is on cpu", lambda: eightfold.paged_attention(q, cache.k, cache.v, cache.table, cache.lengths.cpu(), **cache.scales)),
         (ValueError, "k_descale: is on cpu", lambda: eightfold.paged_attention(q, cache.k, cache.v, cache.table, cache.lengths, k_descale=torch.ones(1), v_descale=1.0)),
     ]:

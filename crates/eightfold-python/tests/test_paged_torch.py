@@ -109,15 +109,51 @@ def test_there_is_no_backward_and_that_is_said():
         eightfold.paged_attention(q.requires_grad_(), *cache, **scales)
     with torch.no_grad():
         eightfold.paged_attention(q, *cache, **scales)
+    q, cache, scales, (k, v, slots) = batch()
+    with pytest.raises(RuntimeError, match=r"append_kv has no backward pass.*torch\.no_grad"):
+        eightfold.append_kv(k, v.requires_grad_(), *cache[:2], slots, **scales)
+    out, lse = eightfold.paged_attention(q, *cache, return_lse=True, **scales)
+    with pytest.raises(RuntimeError, match=r"merge has no backward pass.*torch\.no_grad"):
+        eightfold.merge([out, out.clone().requires_grad_()], [lse, lse])
 
 
 def test_mistakes_are_named_with_their_fix():
     q, (k_cache, v_cache, table, lengths), scales, (k, v, slots) = batch()
     attend = lambda **settings: eightfold.paged_attention(**(dict(q=q, k_cache=k_cache, v_cache=v_cache, block_table=table, lengths=lengths, **scales) | settings))  # noqa: E731
     append = lambda **settings: eightfold.append_kv(**(dict(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slots=slots, **scales) | settings))  # noqa: E731
+    nan, apart = torch.tensor(float("nan")), torch.zeros(7, 16, 2, 128).to(E4M3)[..., ::2]
+    # Of a token that a sequence has, and of one that none has.
+    wrong, unused = (scales["k_descale"].clone() for _ in range(2))
+    wrong[6, 3, 1], unused[1, 4, 0] = nan, nan
+    overlapping = k_cache.as_strided(k_cache.shape, (16 * 128, 96, 64, 1))
+    attend(k_descale=unused)
     cases = [
         (TypeError, "q: is ndarray", lambda: attend(q=q.numpy())),
         (ValueError, "v_cache: is on meta", lambda: attend(v_cache=v_cache.to("meta"))),
+        (ValueError, "block_table: is on meta", lambda: attend(block_table=table.to("meta"))),
+        (ValueError, "lengths: is on meta", lambda: attend(lengths=lengths.to("meta"))),
+        (ValueError, "slots: is on meta", lambda: append(slots=slots.to("meta"))),
+        (ValueError, "v_descale: is on meta", lambda: append(v_descale=scales["v_descale"].to("meta"))),
+        (TypeError, "q: dtype torch.int32 is not served", lambda: attend(q=q.int())),
+        (TypeError, "k_cache: dtype torch.bfloat16 is not served", lambda: attend(k_cache=k_cache.bfloat16(), v_cache=v_cache.bfloat16())),
+        (TypeError, "v_cache: dtype torch.float8_e5m2 is not that of k_cache", lambda: attend(v_cache=v_cache.to(torch.float8_e5m2))),
+        (TypeError, "q: is torch.float8_e5m2, but the cache is torch.float8_e4m3fn", lambda: attend(q=q.to(torch.float8_e5m2), q_descale=1.0)),
+        (ValueError, "q_descale: FP8 tensors mean nothing", lambda: attend(q=q.to(E4M3))),
+        (ValueError, "q: 4 heads of 32 channels do not fit", lambda: attend(q=q[..., :32])),
+        (ValueError, "v_cache: shape (6, 16, 2, 64)", lambda: attend(v_cache=v_cache[:6])),
+        (ValueError, "block_table: has 1 rows", lambda: attend(block_table=table[:1])),
+        (ValueError, "k_cache: its channels are 2 elements apart", lambda: attend(k_cache=apart)),
+        (ValueError, "v_cache: its channels are 2 elements apart", lambda: append(v_cache=apart)),
+        (ValueError, "k_cache (strides): a token every 96 elements overlaps", lambda: attend(k_cache=overlapping)),
+        (ValueError, "block_table: entry 0 of sequence 0 is page 13, but the cache has pages 0 to 6", lambda: attend(block_table=table + 7)),
+        (ValueError, "lengths: sequence 1 has 49 tokens, but its 3 pages of 16 tokens hold 48", lambda: attend(lengths=lengths + torch.tensor([0, 16], dtype=torch.int32))),
+        (ValueError, "lengths: sequence 0 has -1 tokens", lambda: attend(lengths=lengths - 21)),
+        (ValueError, "has the scale NaN for head 1", lambda: attend(k_descale=wrong)),
+        (ValueError, "v_cache (scales): scale 0 is NaN", lambda: attend(k_descale=1.0, v_descale=nan)),
+        (ValueError, "k_cache (scales): scale 1 is inf", lambda: attend(k_descale=torch.tensor([1.0, float("inf")]), v_descale=1.0)),
+        (ValueError, "k (scales): scale 0 is NaN", lambda: append(k_descale=nan, v_descale=1.0)),
+        (ValueError, "token 52 has slot -2, but the cache has slots 0 to 111", lambda: append(slots=torch.cat([slots[:52], slots[:1] * 0 - 2]))),
+        (ValueError, "v (values): NaN at token 0", lambda: append(v=v * nan)),
         (TypeError, "lengths: is list", lambda: attend(lengths=[20, 33])),
         (TypeError, "block_table: is torch.int64", lambda: attend(block_table=table.long())),
         (ValueError, "k_descale: is on meta", lambda: attend(k_descale=scales["k_descale"].to("meta"))),

@@ -271,6 +271,27 @@ def test_an_append_has_the_strides_and_any_number_of_tokens(native, layout):
         eightfold.append_kv(k, qkv[:2, 6:], k_cache, v_cache, slots, k_descale=scales[0], v_descale=scales[1], tensor_layout=layout)
 
 
+def test_what_lies_as_no_kernel_reads_it_is_told_before_anything_is_planned(native):
+    made, _ = native
+    (k_cache, v_cache, table, lengths), one = paged()
+    q, new = torch.zeros(3, 1, 4, 64), torch.zeros(2, 2, 64)
+    wide = torch.zeros(9, 16, 2, 128, dtype=torch.float8_e4m3fn)[..., ::2]
+    attend = lambda **settings: eightfold.paged_attention(**(dict(q=q, k_cache=k_cache, v_cache=v_cache, block_table=table, lengths=lengths, k_descale=one, v_descale=one) | settings))  # noqa: E731
+    append = lambda **settings: eightfold.append_kv(**(dict(k=new, v=new, k_cache=k_cache, v_cache=v_cache, slots=torch.arange(2), k_descale=one, v_descale=one) | settings))  # noqa: E731
+    cases = [
+        ("block_table: its entries are 2 apart", lambda: attend(block_table=torch.zeros(3, 10, dtype=torch.int32)[:, ::2])),
+        ("lengths: its entries are 2 apart", lambda: attend(lengths=torch.ones(6, dtype=torch.int32)[::2])),
+        ("v_cache: its channels are 2 elements apart", lambda: attend(v_cache=wide)),
+        ("k: its channels are 2 elements apart", lambda: append(k=torch.zeros(2, 2, 128)[..., ::2])),
+        ("k_cache: its channels are 2 elements apart", lambda: append(k_cache=wide)),
+    ]
+    for text, call in cases:
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert text in str(caught.value) and "; " in str(caught.value), str(caught.value)
+    assert made == []
+
+
 def test_parts_are_merged_in_the_order_of_their_rows(native):
     made, _ = native
     outs, lses = [torch.zeros(2, 5, 4, 64) for _ in range(3)], [torch.zeros(2, 4, 5) for _ in range(3)]

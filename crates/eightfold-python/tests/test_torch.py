@@ -99,6 +99,28 @@ def test_replaced_sdpa_compiles_as_one_graph():
     assert torch.equal(got, eightfold.attention(q, k, v, tensor_layout="HND", is_causal=True)) and served.calls == 1
 
 
+@pytest.mark.parametrize("dim, value_dim", [(8, 8), (24, 24), (72, 72), (96, 96), (192, 128), (200, 256), (256, 256)])
+def test_replaced_sdpa_compiles_with_every_head_dim(dim, value_dim):
+    q, k, v = tensors(4, 1, 2, 16, dim)
+    v = v.repeat(1, 1, 1, 32)[..., :value_dim].contiguous()
+    compiled = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), fullgraph=True, backend="aot_eager")
+    with torch.no_grad(), eightfold.replace_sdpa() as served:
+        got = compiled(q, k, v)
+        eager = F.scaled_dot_product_attention(q, k, v)
+    assert torch.equal(got, eager) and served.calls == 2 and not served.reasons
+
+
+@pytest.mark.parametrize("dim, value_dim, reason", [(60, 60, "head dim 60"), (264, 264, "head dim 264"), (64, 68, "head dim 68")])
+def test_what_no_kernel_has_is_passed_on_by_the_compiler_too(dim, value_dim, reason):
+    (q, k, _), v = tensors(4, 1, 2, 16, dim), torch.randn(1, 2, 16, value_dim)
+    compiled = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        want = F.scaled_dot_product_attention(q, k, v)
+        with eightfold.replace_sdpa() as served:
+            got = compiled(q, k, v)
+    assert torch.allclose(got, want) and served.calls == 0 and served.reasons == {reason: 1}
+
+
 def test_there_is_no_backward_and_that_is_said():
     q, k, v = tensors(5, 1, 16, 2, 64)
     q.requires_grad_()

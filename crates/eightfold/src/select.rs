@@ -169,7 +169,8 @@ mod tests {
         for head_dim in (8..=256).step_by(8) {
             let plain = Problem::new(Shape::new(1, 4, 300, head_dim).with_kv_heads(2)).unwrap().causal();
             let window = plain.with_window(Window::new(Some(64), None)).with_sinks();
-            for problem in [plain, window, window.with_softcap(30.0).unwrap(), plain.with_value_dim(128).unwrap()] {
+            let values = [8, 128, 256].map(|value_dim| plain.with_value_dim(value_dim).unwrap());
+            for problem in [plain, window, window.with_softcap(30.0).unwrap()].into_iter().chain(values) {
                 for (target, kernel) in [(target, "hopper"), (Target::cuda(Arch::Sm89, 58), "ladder")] {
                     for layout in [Layout::Bhsd, Layout::Bhds] {
                         let mut operands = Operands::assumed(&problem);

@@ -1,5 +1,6 @@
 //! `eightfold bench`: timing, contestants taking turns, peers included.
 
+use super::doctor::PYTHON;
 use super::recording::{FormatArguments, RecordArguments, Recording, Show, tables};
 use super::selection::{
     MannerArguments, PageArguments, PeerArguments, ScoringArguments, ShapeArguments, TimedOutputArguments,
@@ -8,13 +9,14 @@ use super::selection::{
 use crate::Verdict;
 use crate::output::{bench_table, host_table, paged_table, quantizer_table};
 use crate::progress::{Bar, KeepingBar};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use eightfold::cuda::driver::Device;
 use eightfold::{Error, Problem, Result};
 use eightfold_lab::decode::{self, Case};
 use eightfold_lab::examine::{Candidate, Examination, Examined};
 use eightfold_lab::gates::{Thresholds, timing_cases};
 use eightfold_lab::measure::{Method, measure_host};
+use eightfold_lab::peers::Torch;
 use eightfold_lab::progress::{Part, Progress};
 use eightfold_lab::quantizer;
 use eightfold_lab::record::Kind;
@@ -92,8 +94,22 @@ struct PagedArguments {
     /// Tokens of a page [default: 16 64]
     #[arg(long, value_name = "N", num_args = 1..)]
     page: Vec<usize>,
+    /// What one without a kernel for pages runs on the same lengths, in the same run
+    #[arg(long, value_enum)]
+    peer: Option<PagedPeer>,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PATH", default_value = PYTHON)]
+    python: String,
     #[command(flatten)]
     clock: ClockArguments,
+}
+
+/// Who is measured beside attention to pages.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum PagedPeer {
+    /// PyTorch's attention in bf16 on K and V gathered beforehand: scaled_dot_product_attention with the fastest of its
+    /// backends, and for different lengths varlen_attn, too
+    Torch,
 }
 
 /// How times are taken, and where they are kept.
@@ -247,6 +263,11 @@ impl PagedArguments {
         // Without a device nothing at all would run.
         Device::default()?;
         let mut recording = self.clock.open(Kind::Paged)?.with_cuda();
+        let torch = self.peer.map(|PagedPeer::Torch| Torch::start(&self.python, rayon::current_num_threads()));
+        let (mut torch, missing) = match torch {
+            Some(Err(error)) => (None, Some(format!("torch: {error}"))),
+            started => (started.and_then(Result::ok), None),
+        };
         let policy = recording.thresholds().cuda_timing;
         let method = Method { policy: &policy, manner: self.clock.manner.manner(), on_gpu: true };
         let mut bar = Bar::new();
@@ -254,7 +275,10 @@ impl PagedArguments {
         let mut work = || {
             for (index, case) in cases.iter().enumerate() {
                 let mut part = Part { whole: &mut bar, start: index as f64 * share, share };
-                recording.keep_paged(decode::measure(case, pages, decode::MOST_COPIES, &method, &mut part)?)?;
+                let (most, torch) = (decode::MOST_COPIES, torch.as_mut());
+                let mut group = decode::measure(case, pages, most, torch, &method, &mut part)?;
+                group.peers.extend(missing.clone());
+                recording.keep_paged(group)?;
             }
             Ok(())
         };

@@ -7,7 +7,8 @@ use eightfold_lab::decode::{PagedGroup, goals};
 use eightfold_lab::numbers;
 
 /// What is meant by the bytes of a case.
-pub const BYTES_MEANT: &str = "bytes: the codes of all keys and values, read once, from memory that no cache holds";
+pub const BYTES_MEANT: &str =
+    "bytes: the codes of all keys and values, of peers the same in bf16, read once, from memory that no cache holds";
 
 /// The table of one case, with what needs more words below it.
 pub fn render(group: &PagedGroup) -> String {
@@ -30,6 +31,9 @@ pub fn render(group: &PagedGroup) -> String {
             lines.push_str(&format!("  {}: {} {}\n", entry.name, gate.outcome, gate.summary));
         }
     }
+    for peer in &group.peers {
+        lines.push_str(&format!("  {peer}\n"));
+    }
     let (machine, goals) = goals();
     if let Some(goal) = goals.iter().find(|goal| goal.case == group.case) {
         let [least, most] = goal.predicted;
@@ -42,4 +46,39 @@ pub fn render(group: &PagedGroup) -> String {
         lines.push_str(&format!("  {}\n", gpu_words(gpu)));
     }
     format!("{} ({})\n{}{lines}", group.title, group.case, text(&table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eightfold_lab::gates::{Gate, GateReport, Outcome};
+    use eightfold_lab::measure::Conditions;
+    use eightfold_lab::quantizer::QuantizerEntry;
+
+    #[test]
+    fn a_peer_is_told_in_words_and_one_that_refuses_with_its_reason() {
+        let entry = |name: &str, gate| QuantizerEntry {
+            name: name.into(),
+            copy: false,
+            least_bytes: 1 << 20,
+            gate: Some(gate),
+            timing: None,
+        };
+        let gate = |outcome, summary: &str| GateReport {
+            gate: Gate::Correctness,
+            outcome,
+            summary: summary.into(),
+            checks: Vec::new(),
+        };
+        let group = PagedGroup {
+            case: "8,1,128,64,ragged".into(),
+            title: "ragged".into(),
+            entries: vec![entry("torch-varlen-bf16-contiguous", gate(Outcome::Unavailable, "not found"))],
+            peers: vec!["torch-sdpa-bf16-contiguous: PyTorch, 64 calls".into()],
+            conditions: Conditions::default(),
+        };
+        let text = render(&group);
+        assert!(text.contains("  torch-varlen-bf16-contiguous: UNAVAILABLE not found\n"), "{text}");
+        assert!(text.contains("  torch-sdpa-bf16-contiguous: PyTorch, 64 calls\n"), "{text}");
+    }
 }

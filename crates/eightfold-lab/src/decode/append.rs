@@ -1,6 +1,7 @@
 //! New tokens into the pages of a cache, beside a copy that moves as many bytes.
 
-use super::{Case, Job, Noise};
+use super::inputs::Noise;
+use super::{Case, Job};
 use crate::measure::Work;
 use crate::quantizer::Copy;
 use eightfold::cuda::driver::{Device, Stream};

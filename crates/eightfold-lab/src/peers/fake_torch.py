@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -9,6 +10,8 @@ import types
 
 
 class Tensor:
+    shape = ()
+
     def __init__(self, values, dtype="float32"):
         self.values, self.dtype = array.array("f", values), dtype
 
@@ -40,7 +43,13 @@ class Tensor:
     def element_size(self):
         return self.values.itemsize
 
-    contiguous = float = cpu = lambda self, *_: self
+    def isfinite(self):
+        return types.SimpleNamespace(all=lambda: all(map(math.isfinite, self.values)))
+
+    def __getitem__(self, part):
+        return Tensor(self.values if part is None else self.values[part])
+
+    contiguous = float = cpu = transpose = flatten = __mul__ = lambda self, *_: self
 
 
 class Size(list):
@@ -103,7 +112,7 @@ def sdpa_kernel(backend):
     Backends.active = None
 
 
-def attention(q, k, v, is_causal, scale):
+def attention(q, k, v, scale, is_causal=False, enable_gqa=False):
     avoids_crash = "ONEDNN_MAX_CPU_ISA" in os.environ and not globals().get("CRASHES_WITH_SETTING")
     if q.dtype == globals().get("CRASHES_IN") and not avoids_crash:
         os.kill(os.getpid(), signal.SIGILL)
@@ -123,6 +132,11 @@ def attention(q, k, v, is_causal, scale):
     return result
 
 
+def from_buffer(data, dtype, count=-1, offset=0):
+    values = array.array("B" if dtype == "uint8" else "f", bytes(data[offset:]))
+    return Tensor(values[: count if count >= 0 else None])
+
+
 def module(name, **members):
     made = types.ModuleType(name)
     made.__dict__.update(members)
@@ -131,7 +145,7 @@ def module(name, **members):
 
 
 cuda = types.SimpleNamespace(
-    is_available=lambda: True,
+    is_available=lambda: "NO_GPU" not in globals(),
     get_device_name=lambda _: "Fake GPU",
     synchronize=lambda: None,
     current_stream=Stream,
@@ -155,7 +169,9 @@ module(
     Size=Size,
     equal=lambda a, b: a.values.tobytes() == b.values.tobytes(),
     ones=lambda count, dtype, device: Tensor([1.0]),
-    frombuffer=lambda data, dtype: Tensor(array.array("f", bytes(data))),
+    float8_e4m3fn="float8_e4m3fn",
+    cat=lambda parts: Tensor([value for part in parts for value in part.values]),
+    frombuffer=from_buffer,
     inference_mode=contextlib.nullcontext,
     cuda=cuda,
     nn=types.SimpleNamespace(functional=types.SimpleNamespace(scaled_dot_product_attention=attention)),

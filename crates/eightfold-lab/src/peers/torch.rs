@@ -5,6 +5,7 @@ use super::worker::Worker;
 use eightfold::{Dims, Error, Fp8Tensor, Layout, Mask, Output, Problem, Result, Values, Window};
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -169,8 +170,13 @@ impl Torch {
         self.worker.ask(request)
     }
 
+    /// A folder for what is exchanged; it goes with the process.
+    pub(super) fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
     /// The error that says this about PyTorch.
-    pub(super) fn error(&self, reason: String) -> Error {
+    pub(crate) fn error(&self, reason: String) -> Error {
         self.worker.error(reason)
     }
 

@@ -229,23 +229,12 @@ impl Contestant for TorchCudaContestant<'_, '_> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::super::torch::{Launch, WORKER};
+    use super::super::scripted;
     use super::*;
     use crate::gates::Thresholds;
     use crate::inputs::{Family, Inputs};
     use eightfold::Shape;
     use eightfold::quantize::Quantizer;
-    use std::process::Command;
-    use std::time::Duration;
-
-    /// The real worker script on a stand-in for PyTorch; none where there is no Python.
-    fn torch() -> Option<Torch> {
-        let version = Command::new("python3").arg("--version").output().ok()?;
-        let script = format!("{}\n{WORKER}", include_str!("fake_torch.py"));
-        let timeout = Duration::from_secs(30);
-        let launch = || Torch::launch(Launch { python: "python3".into(), script, setting: None, timeout, threads: 1 });
-        version.status.success().then(|| launch().unwrap())
-    }
 
     fn case() -> Case {
         let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
@@ -264,7 +253,7 @@ mod tests {
 
     #[test]
     fn backends_take_turns_on_the_same_inputs_under_both_timers() {
-        let Some(mut torch) = torch() else { return };
+        let Some(mut torch) = scripted("") else { return };
         assert_eq!(torch.cuda(), Some("Fake GPU"));
         torch.load_on_cuda(&case()).unwrap();
         let shared = RefCell::new(&mut torch);
@@ -283,7 +272,7 @@ mod tests {
 
     #[test]
     fn an_output_that_no_replay_wrote_is_not_verified() {
-        let Some(mut torch) = torch() else { return };
+        let Some(mut torch) = scripted("") else { return };
         torch.load_on_cuda(&case()).unwrap();
         let shared = RefCell::new(&mut torch);
         let mut contestant = contestant(&shared, Backend::Flash, Timer::GraphReplay);
@@ -294,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_backend_that_refuses_is_told_in_its_own_words_and_the_others_go_on() {
-        let Some(mut torch) = torch() else { return };
+        let Some(mut torch) = scripted("") else { return };
         let Case { problem, q, k, v, .. } = &case();
         let mut run = |backend| {
             let mut output = Output::zeros(problem);

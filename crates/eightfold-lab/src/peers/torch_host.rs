@@ -212,23 +212,12 @@ impl Contestant for TorchContestant<'_> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::super::torch::WORKER;
+    use super::super::scripted;
     use super::*;
     use crate::gates::Thresholds;
     use crate::inputs::{Family, Inputs};
     use eightfold::Shape;
     use eightfold::quantize::Quantizer;
-    use std::process::Command;
-    use std::time::Duration;
-
-    /// The real worker script on a stand-in for PyTorch; none where there is no Python.
-    fn torch(before: &str) -> Option<Torch> {
-        let version = Command::new("python3").arg("--version").output().ok()?;
-        let script = format!("{before}\n{}\n{WORKER}", include_str!("fake_torch.py"));
-        let timeout = Duration::from_secs(30);
-        let launch = || Torch::launch(Launch { python: "python3".into(), script, setting: None, timeout, threads: 1 });
-        version.status.success().then(|| launch().unwrap())
-    }
 
     fn case() -> Case {
         let problem = Problem::new(Shape::new(1, 2, 24, 16)).unwrap();
@@ -245,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_number_type_is_a_peer_with_a_name() {
-        let Some(mut torch) = torch("") else { return };
+        let Some(mut torch) = scripted("") else { return };
         let case = case();
         // The stand-in gives back Q.
         let expected: Vec<f32> = case.q.dequantize().iter().map(|value| *value as f32).collect();
@@ -262,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_crash_by_an_instruction_is_noted_and_mended_by_a_setting() {
-        let Some(mut torch) = torch("CRASHES_IN = 'bfloat16'; CRASHES_WITH_SETTING = False") else { return };
+        let Some(mut torch) = scripted("CRASHES_IN = 'bfloat16'; CRASHES_WITH_SETTING = False") else { return };
         let case = case();
         let setting = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16";
         for peer in torch.on_host() {
@@ -277,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_crash_that_the_setting_does_not_mend_is_an_error_that_names_the_signal() {
-        let Some(mut torch) = torch("CRASHES_IN = 'bfloat16'; CRASHES_WITH_SETTING = True") else { return };
+        let Some(mut torch) = scripted("CRASHES_IN = 'bfloat16'; CRASHES_WITH_SETTING = True") else { return };
         let case = case();
         let [float, bf16, _] = torch.on_host() else { unreachable!("there are three") };
         let error = run(bf16, &case).unwrap_err().to_string();

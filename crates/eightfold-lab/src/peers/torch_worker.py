@@ -3,7 +3,10 @@
 import contextlib
 import ctypes
 import importlib
+import inspect
+import itertools
 import json
+import os
 import sys
 import time
 
@@ -405,7 +408,158 @@ def between_events(work):
     return start.elapsed_time(end) * 1e6
 
 
-attention, on_cuda = Attention(), CudaAttention()
+class GatheredAttention:
+    """Attention to what a server's cache holds, gathered beforehand: packed K and V in bf16, in copies that take turns."""
+
+    def load(self, file, heads, head_dim, queries, keys, code_scale, scale, copies):
+        # The graphs of the inputs before hold their memory.
+        self.ways = {}
+        self.caches = None
+        data = bytearray(os.path.getsize(file))
+        with open(file, "rb") as stream:
+            stream.readinto(data)
+        values, codes = sum(queries) * heads[0] * head_dim, sum(keys) * heads[1] * head_dim
+        q = torch.frombuffer(data, dtype=torch.float32, count=values).to("cuda").to(torch.bfloat16)
+
+        def cache(index):
+            part = torch.frombuffer(data, dtype=torch.uint8, count=codes, offset=4 * values + index * codes).to("cuda")
+            return (part.view(torch.float8_e4m3fn).to(torch.bfloat16) * code_scale).view(sum(keys), heads[1], head_dim)
+
+        self.q, self.queries, self.keys, self.copies = q.view(sum(queries), heads[0], head_dim), queries, keys, copies
+        self.caches = [cache(0), cache(1)]
+        self.alike = len(set(queries)) == 1 and len(set(keys)) == 1
+        self.scale, self.grouped = scale, heads[0] != heads[1]
+        # Q, and copies of K and V, by heads and by sequence, once they are asked for.
+        self.by_heads = None
+        torch.cuda.synchronize()
+        return {}
+
+    def split(self, packed, counts):
+        """[sequence, head, token, channel]: one tensor where sequences are alike, else one for each."""
+        if self.alike:
+            parts = [packed.view(len(counts), counts[0], *packed.shape[1:])]
+        else:
+            parts = [part[None] for part in packed.split(counts)]
+        return [part.transpose(1, 2).contiguous() for part in parts]
+
+    def of_heads(self):
+        if self.by_heads is None:
+            copies = [[self.split(part, self.keys) for part in self.caches]]
+            while len(copies) < self.copies:
+                copies.append([[part.clone() for part in side] for side in copies[0]])
+            self.by_heads = (self.split(self.q, self.queries), copies)
+        return self.by_heads
+
+    def prepare(self, way, launches):
+        """Every backend that computes this is captured, and the fastest stays."""
+        makers = {
+            "sdpa": [lambda name=name: GatheredSdpa(name, self) for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")],
+            "varlen": [lambda: GatheredVarlen(self)],
+        }[way]
+        best, refusals = None, []
+        for make in makers:
+            try:
+                captured = Captured(make(), launches)
+                nanoseconds = round(min(between_events(captured.replay_all) for _ in range(5)))
+            except Exception as error:
+                refusals.append(str(error).split("\n")[0])
+                continue
+            if best is None or nanoseconds < best[0]:
+                best = (nanoseconds, captured)
+        if best is None:
+            raise RuntimeError("; ".join(dict.fromkeys(refusals)))
+        self.ways[way] = best[1]
+        return {"what": best[1].kernel.what}
+
+    def time(self, way, iterations):
+        return {"ns": self.ways[way].replay(iterations)}
+
+    def rows(self, way, places, width, file):
+        """Rows of the last launch's output, by where they begin; all of it must be finite."""
+        captured = self.ways[way]
+        with torch.inference_mode():
+            output = captured.kernel.packed(captured.graph_result).flatten()
+            if not bool(output.isfinite().all()):
+                raise ValueError("there are values that are not finite in its output")
+            rows = torch.cat([output[place : place + width] for place in places])
+            write_output(rows.float().cpu(), file)
+        return {}
+
+
+class GatheredSdpa(Kernel):
+    """A backend of scaled_dot_product_attention, [sequence, head, token, channel]: one call where sequences are alike, else one for each."""
+
+    def __init__(self, backend, batch):
+        self.backend = getattr(SDPBackend, backend)
+        calls = "one call" if batch.alike else f"{len(batch.keys)} calls"
+        self.what = f"scaled_dot_product_attention, {backend} backend, {calls}"
+        self.q, self.copies = batch.of_heads()
+        self.options = [self.options_of(backend, *sizes, batch) for sizes in list(zip(batch.queries, batch.keys))[: len(self.q)]]
+        self.next = 0
+
+    def options_of(self, backend, query_len, key_len, batch):
+        """The mask is aligned to the last key, where is_causal aligns it to the first."""
+        options = {"scale": batch.scale}
+        if batch.grouped:
+            options["enable_gqa"] = True
+        if query_len > 1 and query_len == key_len:
+            options["is_causal"] = True
+        elif query_len > 1 and backend == "FLASH_ATTENTION":
+            options["attn_mask"] = importlib.import_module("torch.nn.attention.bias").causal_lower_right(query_len, key_len)
+        elif query_len > 1:
+            options["attn_mask"] = window_mask(query_len, key_len, True, None, None).to("cuda")
+        return options
+
+    def context(self):
+        context = contextlib.ExitStack()
+        context.enter_context(torch.inference_mode())
+        context.enter_context(sdpa_kernel(self.backend))
+        return context
+
+    def attend(self):
+        self.next = (self.next + 1) % len(self.copies)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return [attention(*parts, **options) for *parts, options in zip(self.q, *self.copies[self.next], self.options)]
+
+    def poison(self, result):
+        for part in result:
+            part.fill_(float("nan"))
+
+    def packed(self, result):
+        """[row, head, channel], one sequence behind the other."""
+        return torch.cat([part.transpose(1, 2).flatten() for part in result])
+
+
+class GatheredVarlen(Kernel):
+    """torch.nn.attention.varlen: sequences of different lengths in one call."""
+
+    what = "varlen_attn, one call"
+
+    def __init__(self, batch):
+        self.function = found("torch.nn.attention.varlen").varlen_attn
+        known = inspect.signature(self.function).parameters
+        ends = [torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device="cuda") for counts in (batch.queries, batch.keys)]
+        self.q, self.rest = batch.q, (*ends, max(batch.queries), max(batch.keys))
+        # Named otherwise in each version; all of them align the mask to the last key.
+        self.options = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+        if "scale" in known:
+            self.options["scale"] = batch.scale
+        if batch.grouped and "enable_gqa" in known:
+            self.options["enable_gqa"] = True
+        self.copies = [batch.caches]
+        while len(self.copies) < batch.copies:
+            self.copies.append([part.clone() for part in batch.caches])
+        self.next = 0
+
+    def attend(self):
+        self.next = (self.next + 1) % len(self.copies)
+        return self.function(self.q, *self.copies[self.next], *self.rest, **self.options)
+
+    def packed(self, result):
+        return result
+
+
+attention, on_cuda, gathered = Attention(), CudaAttention(), GatheredAttention()
 commands = {
     "load": attention.load,
     "time": attention.time,
@@ -416,6 +570,10 @@ commands = {
     "output_cuda": on_cuda.output,
     "keep_cuda": on_cuda.keep,
     "same_cuda": on_cuda.same,
+    "load_gathered": gathered.load,
+    "prepare_gathered": gathered.prepare,
+    "time_gathered": gathered.time,
+    "rows_gathered": gathered.rows,
 }
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 answer(version=torch.__version__, cuda=device)

@@ -15,10 +15,14 @@ use eightfold::serving::{
 };
 use eightfold::{Dims, Fp8Format, Granularity, Layout, Output, OutputFormat, Problem, Result, Shape, Strides, Values};
 use eightfold_lab::decode;
-use eightfold_lab::gates::{Thresholds, TimingPolicy};
+use eightfold_lab::gates::{Outcome, Thresholds, TimingPolicy};
 use eightfold_lab::measure::{Manner, Method};
+use eightfold_lab::peers::Torch;
 use eightfold_lab::simulate::{self, Schedule};
 use half::{bf16, f16};
+use std::path::Path;
+use std::process::Command;
+use std::{fs, ptr};
 
 #[test]
 fn pages_give_what_float64_gives() {
@@ -135,18 +139,30 @@ fn append(format: OutputFormat, computed: bool, width: usize) -> std::result::Re
             v_scales: v_scales.pointer(),
         };
         // SAFETY: there are as many slots; all of it lives until the downloads have waited for the launch.
-        unsafe { call.validate(&stream, tokens, addresses.slots)? };
+        unsafe { call.validate(&stream, tokens, &addresses)? };
         for (index, wrong) in [(3, -2i64), (0, (pages * size) as i64)] {
             let mut other = vec![-1i64; tokens];
             other[index] = wrong;
             let other =
                 on_device(&device, &stream, &other.iter().flat_map(|slot| slot.to_ne_bytes()).collect::<Vec<u8>>())?;
+            let other = AppendAddresses { slots: other.pointer(), ..addresses };
             // SAFETY: as above.
-            let told = unsafe { call.validate(&stream, tokens, other.pointer()) }.unwrap_err().to_string();
+            let told = unsafe { call.validate(&stream, tokens, &other) }.unwrap_err().to_string();
             assert!(told.starts_with(&format!("slots: that of token {index} is neither")), "{told}");
             // SAFETY: as above; what is not in the cache is left out.
-            unsafe { call.launch(&stream, tokens, &AppendAddresses { slots: other.pointer(), ..addresses })? };
+            unsafe { call.launch(&stream, tokens, &other)? };
             stream.synchronize()?;
+        }
+        for (head, wrong) in [(1, f32::NAN), (0, f32::INFINITY), (2, 0.0), (1, -0.5)] {
+            let mut other = vec![1.0f32; scale_count];
+            other[head] = wrong;
+            let other = on_device(&device, &stream, &other)?;
+            let other = AppendAddresses { v_scales: other.pointer(), ..addresses };
+            // SAFETY: as above.
+            let told = unsafe { call.validate(&stream, tokens, &other) }.map_err(|error| error.to_string());
+            // Those of tokens are written, whatever they were.
+            let expected = format!("scales: that of the keys or values of head {head} is not finite and positive");
+            assert!(told.as_ref().err().is_some_and(|told| told.starts_with(&expected)) != computed, "{told:?}");
         }
         // SAFETY: as above.
         unsafe { call.launch(&stream, tokens, &addresses)? };
@@ -335,13 +351,16 @@ fn tables_that_reach_beyond_the_cache_are_told() {
     let mut workspace = Workspace::new(&stream, call.workspace_bytes()).unwrap();
     let memory = on_device(&device, &stream, &[0u8; 16]).unwrap().pointer();
     let scale = on_device(&device, &stream, &[1.0f32]).unwrap();
+    let q_scales = on_device(&device, &stream, &[1.0f32; 3]).unwrap();
+    let codes =
+        PagedAttention::new(&device, &problem, PagedQueries::dense(&problem, QueryFormat::Codes), keys).unwrap();
     let mut check = |call: &PagedAttention, table: [i32; 12], lengths: [i32; 3], starts: Option<[i32; 4]>| {
         let table = on_device(&device, &stream, &table).unwrap();
         let lengths = on_device(&device, &stream, &lengths).unwrap();
         let starts = starts.map(|starts| on_device(&device, &stream, &starts).unwrap());
         let addresses = PagedAddresses {
             q: memory,
-            q_scales: 0,
+            q_scales: if ptr::eq(call, &raw const codes) { q_scales.pointer() } else { 0 },
             k: memory,
             k_scales: scale.pointer(),
             v: memory,
@@ -369,8 +388,14 @@ fn tables_that_reach_beyond_the_cache_are_told() {
     for wrong in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
         upload(&stream, &scale, &[wrong]).unwrap();
         let told = check(&call, sound, [0, 16, 64], None).unwrap_err();
-        assert!(told.starts_with("scales: one of the keys or values of sequence 1 is not"), "{wrong}: {told}");
+        assert!(told.starts_with("scales: one of the queries, keys or values of sequence 1"), "{wrong}: {told}");
     }
+    upload(&stream, &scale, &[1.0]).unwrap();
+    assert_eq!(check(&codes, sound, [32, 16, 64], None), Ok(()));
+    upload(&stream, &q_scales, &[1.0, 1.0, f32::NAN]).unwrap();
+    assert_eq!(check(&call, sound, [32, 16, 64], None), Ok(()));
+    let told = check(&codes, sound, [32, 16, 64], None).unwrap_err();
+    assert!(told.starts_with("scales: one of the queries, keys or values of sequence 2"), "{told}");
     assert_eq!(simulate::findings(), []);
 }
 
@@ -384,8 +409,40 @@ fn a_timing_of_pages_checks_what_it_timed() {
     let policy = TimingPolicy { iterations: 2, ..Thresholds::embedded().cuda_timing };
     let method = Method { policy: &policy, manner: Manner::default(), on_gpu: true };
     for case in ["2,1,64,2,100", "2,1,64,2,100,30", "2,2,64,21,append"] {
-        let group = decode::measure(&case.parse().unwrap(), &[16], 3, &method, &mut ()).unwrap();
+        let group = decode::measure(&case.parse().unwrap(), &[16], 3, None, &method, &mut ()).unwrap();
         assert!(group.entries.iter().all(|entry| entry.timing.is_some()), "{group:?}");
     }
+    assert_eq!(simulate::findings(), []);
+}
+
+/// A stand-in for PyTorch gives back Q: it takes its turns, and what it computed is found to be wrong.
+#[cfg(unix)]
+#[test]
+fn a_peer_on_the_same_lengths_takes_turns_and_is_checked() {
+    use std::os::unix::fs::PermissionsExt;
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !simulator() || !has_python {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/peers/fake_torch.py");
+    let python = folder.path().join("python");
+    let script = format!("#!/bin/sh\nexec python3 -c \"$(cat '{}')\n$2\" \"$3\"\n", stand_in.display());
+    fs::write(&python, script).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut torch = Torch::start(python.to_str().unwrap(), 1).unwrap();
+
+    simulate::begin(Schedule { races: false, ..Schedule::of_seed(0) });
+    let policy = TimingPolicy { iterations: 2, ..Thresholds::embedded().cuda_timing };
+    let method = Method { policy: &policy, manner: Manner::default(), on_gpu: true };
+    let case = "2,1,64,2,100".parse().unwrap();
+    let group = decode::measure(&case, &[16], 3, Some(&mut torch), &method, &mut ()).unwrap();
+    let (peer, ours) = group.entries.split_last().unwrap();
+    assert!(ours.len() == 3 && ours.iter().all(|entry| entry.timing.is_some()), "{group:?}");
+    assert_eq!((peer.name.as_str(), peer.least_bytes), ("torch-sdpa-bf16-contiguous", 2 * ours[0].least_bytes));
+    let gate = peer.gate.as_ref().unwrap();
+    assert_eq!((gate.outcome, peer.timing.is_none()), (Outcome::Unavailable, true));
+    assert!(gate.summary.contains("after the timed runs the row at value 0 has a relative L2 error"), "{gate:?}");
+    assert!(group.peers[0].starts_with("torch-sdpa-bf16-contiguous: PyTorch 0.0-fake"), "{:?}", group.peers);
     assert_eq!(simulate::findings(), []);
 }

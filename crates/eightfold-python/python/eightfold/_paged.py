@@ -50,7 +50,7 @@ def paged_attention(
     CPU; on a device rows behind the last sequence are left as they are. With ``batch_invariant`` a sequence gives the same bits in
     every batch.
 
-    The CPU checks block table and lengths. A device reads them when the kernel runs, so that a graph may be replayed after they
+    The CPU checks block table, lengths and scales. A device reads them when the kernel runs, so that a graph may be replayed after they
     changed; ``validate`` looks first, which waits for the device, and raises instead of reading beyond the cache.
 
     >>> import numpy as np, ml_dtypes, eightfold
@@ -94,8 +94,8 @@ def append_kv(k, v, k_cache, v_cache, slots, *, k_descale, v_descale, tensor_lay
     by which codes will be multiplied (what is too large saturates); or those of tokens, shaped as the cache without its
     channels, which are computed and written.
 
-    The CPU checks the slots. A device leaves tokens out whose slot is not in the cache; ``validate`` looks first, which waits for the device,
-    and raises.
+    The CPU checks slots and scales. A device leaves tokens out whose slot is not in the cache; ``validate`` looks at slots and scales first,
+    which waits for the device, and raises.
 
     >>> import numpy as np, ml_dtypes, eightfold
     >>> cache = np.zeros((2, 4, 16, 1, 64), ml_dtypes.float8_e4m3fn)

@@ -75,8 +75,8 @@ def refusal(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, e
     sizes = (batch, heads, key.shape[1], rows, key.shape[2], channels, value.shape[3])
     device = query.device.index if query.device.type == "cuda" else None
     if torch.compiler.is_compiling():
-        # A compiler cannot ask what has a kernel: these head dims have, everywhere.
-        reason = None if channels in (64, 128) and value.shape[3] == channels and not softcap and sinks is None else f"head dim {channels}, compiled"
+        # A compiler cannot ask what has a kernel: these head dims have, of K as of V, everywhere and whatever the scores.
+        reason = next((f"head dim {dim}" for dim in (channels, value.shape[3]) if dim % 8 or dim > 256), None)
     else:
         reason = kernel_refusal(device, sizes, is_causal, softcap, sinks is not None, accuracy)
     if reason is not None:

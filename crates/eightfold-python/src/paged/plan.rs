@@ -95,7 +95,7 @@ impl PagedPlan {
         self.call.zeroed_bytes()
     }
 
-    /// Puts the work into the stream and returns. With `validate` it looks at lengths, block table and starts first, and waits.
+    /// Puts the work into the stream and returns. With `validate` it looks at lengths, block table, starts and scales first, and waits.
     ///
     /// The addresses must be those of tensors as the plan was made for, on its device, and the workspace as large as the plan
     /// says: this is the Python package's part.
@@ -185,7 +185,7 @@ pub(crate) fn plan_append(
 
 #[pymethods]
 impl AppendPlan {
-    /// Puts the work into the stream and returns, after a look at the slots if that is asked for.
+    /// Puts the work into the stream and returns, after a look at slots and given scales if that is asked for.
     #[pyo3(signature = (tokens, new, slots, cache, scales, stream, validate = false))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would be one more object for each call")]
     fn launch(
@@ -214,7 +214,7 @@ impl AppendPlan {
             // SAFETY: the Python package checked shapes, strides, formats and devices.
             unsafe {
                 if validate {
-                    self.call.validate(&stream, tokens, slots)?;
+                    self.call.validate(&stream, tokens, &addresses)?;
                 }
                 self.call.launch(&stream, tokens, &addresses)
             }

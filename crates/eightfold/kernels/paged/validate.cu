@@ -1,5 +1,5 @@
-// Whether what a launch reads from device memory is sound: lengths, block table, starts of queries, scales; or slots.
-// What is not is reported by where it is; the first of each kind.
+// Whether what a launch reads from device memory is sound: lengths, block table, starts of queries, scales; or slots
+// and the scales that new tokens are given. What is not is reported by where it is; the first of each kind.
 #include "paged/pages.cuh"
 
 // The struct of `src/cuda/paged/validate.rs`, field by field.
@@ -9,12 +9,13 @@ struct Sound {
     const int* query_starts;
     unsigned* report;  // of each kind 0, or the largest number less where the first is; and how many keys and queries
     long long table_stride;
-    int sequences, pages, page_tokens, most_keys, most_queries, unused;
+    int sequences, pages, page_tokens, most_keys, most_queries;
+    int query_heads;        // 0 unless queries are codes
     const int* key_starts;  // null unless keys are packed: then there is no block table, and there may be no lengths
-    CacheScales k_scales, v_scales;
+    CacheScales k_scales, v_scales, q_scales;
     int heads, token_scales;
 };
-static_assert(sizeof(Sound) == 144, "the host lays it out field by field");
+static_assert(sizeof(Sound) == 176, "the host lays it out field by field");
 
 constexpr int THREADS = 256;
 enum Kind { LENGTH, PAGE, START, SCALE, KEYS, QUERIES };
@@ -25,8 +26,11 @@ __device__ inline void report(const Sound& problem, Kind kind, unsigned place) {
 
 __device__ inline bool is_scale(float scale) { return scale > 0.0f && scale <= 3.4028235e38f; }
 
-// The scales of a sequence's keys, whose pages are sound.
+// The scales of a sequence's queries and keys.
 __device__ inline void validate_scales(const Sound& problem, int sequence, int length) {
+    for (int head = threadIdx.x; head < problem.query_heads; head += THREADS) {
+        if (!is_scale(problem.q_scales.of_sequence(sequence, head))) report(problem, SCALE, sequence);
+    }
     if (!problem.token_scales) {
         for (int head = threadIdx.x; head < problem.heads; head += THREADS) {
             if (!is_scale(problem.k_scales.of_sequence(sequence, head)) ||
@@ -76,17 +80,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) paged_validate(const __gri
 }
 
 // The struct of `src/cuda/paged/validate.rs`, field by field.
-struct Slots {
+struct Given {
     const long long* slots;
-    unsigned* report;
+    unsigned* report;  // of slots, then of scales: 0, or the largest number less the token or the head of the first
     long long capacity;
-    int tokens, unused;
+    int tokens;
+    int heads;  // 0 where scales are computed
+    CacheScales k_scales, v_scales;
 };
-static_assert(sizeof(Slots) == 32, "the host lays it out field by field");
+static_assert(sizeof(Given) == 96, "the host lays it out field by field");
 
-extern "C" __global__ void __launch_bounds__(THREADS) paged_validate_slots(const __grid_constant__ Slots problem) {
-    for (int token = blockIdx.x * THREADS + threadIdx.x; token < problem.tokens; token += gridDim.x * THREADS) {
+extern "C" __global__ void __launch_bounds__(THREADS) paged_validate_append(const __grid_constant__ Given problem) {
+    int first = blockIdx.x * THREADS + threadIdx.x;
+    for (int token = first; token < problem.tokens; token += gridDim.x * THREADS) {
         long long slot = problem.slots[token];
         if (slot < -1 || slot >= problem.capacity) atomicMax(problem.report, 0xffffffffu - token);
+    }
+    for (int head = first; head < problem.heads; head += gridDim.x * THREADS) {
+        if (!is_scale(problem.k_scales.of_sequence(0, head)) || !is_scale(problem.v_scales.of_sequence(0, head))) {
+            atomicMax(problem.report + 1, 0xffffffffu - head);
+        }
     }
 }

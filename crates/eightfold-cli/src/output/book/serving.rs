@@ -11,7 +11,8 @@ pub(super) fn page(filed: &[Filed]) -> String {
     let mut text = String::from(
         "# Paged decoding\n\nAttention to an FP8 cache in pages, `[page, token, head, channel]` with values in rows, N(0,1) keys and \
          N(1,1) values, pages in random order, bf16 queries and outputs. Beside it stands a kernel that reads as many bytes and \
-         does nothing else. Launches go around copies of the cache that no second-level cache holds.\n\n",
+         does nothing else, and PyTorch's attention in bf16 on keys and values that were gathered beforehand (`contiguous`), as one \
+         runs it who has no kernel for pages. Launches go around copies of the cache that no second-level cache holds.\n\n",
     );
     let mut found = false;
     for filed in of(filed, "serving", Kind::Paged) {

@@ -3,7 +3,7 @@
 use super::argument::{CacheScales, Pages};
 use super::attention::{PagedKeys, check_address, check_rows, pages, scales};
 use super::program::{Extras, Kind, number, shared_settings};
-use super::validate::validate_slots;
+use super::validate::{NewTokens, validate_append};
 use crate::cuda::compile::Program;
 use crate::cuda::counts::{size, stride};
 use crate::cuda::driver::{ALIGNMENT_BYTES, Device, Grid, Stream};
@@ -71,6 +71,7 @@ pub struct PagedAppend {
     early: bool,
     argument: Argument,
     rows_per_block: usize,
+    computed: bool,
 }
 
 impl PagedAppend {
@@ -120,20 +121,39 @@ impl PagedAppend {
             pages: size("pages", layout.pages)?,
         };
         let rows_per_block = THREADS / lanes(layout.head_dim, elements);
-        Ok(PagedAppend { loaded, device: device.clone(), early, argument, rows_per_block })
+        let computed = matches!(keys.scales, PageScales::Token(_));
+        Ok(PagedAppend { loaded, device: device.clone(), early, argument, rows_per_block, computed })
     }
 
-    /// Whether the slots of so many tokens are sound: one that is neither −1 nor in the cache is an error that names the token. It
-    /// looks on the device and waits for it; a launch leaves such tokens out.
+    /// Whether the slots of so many tokens, and the scales that they are given, are sound: a slot that is neither −1 nor in the
+    /// cache, and a scale that is not finite and positive, is an error that names the token or the head. It looks on the device
+    /// and waits for it; a launch looks at nothing, and leaves out tokens whose slot is not in the cache.
     ///
     /// # Safety
-    /// There must be as many slots at the address.
-    pub unsafe fn validate(&self, stream: &Stream, tokens: usize, slots: u64) -> Result<()> {
-        check_address("slots", slots, 8)?;
-        let Argument { pages, page_tokens, .. } = self.argument;
-        let capacity = pages as usize * page_tokens as usize;
+    /// There must be as many slots at their address, and scales where they are given.
+    pub unsafe fn validate(&self, stream: &Stream, tokens: usize, addresses: &AppendAddresses) -> Result<()> {
+        Self::check(addresses)?;
+        let Argument { pages, page_tokens, heads, k_scales, v_scales, .. } = self.argument;
+        let given = NewTokens {
+            slots: addresses.slots,
+            tokens,
+            capacity: pages as usize * page_tokens as usize,
+            heads: if self.computed { 0 } else { heads as usize },
+            k_scales: CacheScales { values: addresses.k_scales, ..k_scales },
+            v_scales: CacheScales { values: addresses.v_scales, ..v_scales },
+        };
         // SAFETY: the caller's word.
-        unsafe { validate_slots(&self.device, stream, slots, tokens, capacity) }
+        unsafe { validate_append(&self.device, stream, &given) }
+    }
+
+    fn check(addresses: &AppendAddresses) -> Result<()> {
+        let AppendAddresses { k, v, slots, k_cache, v_cache, k_scales, v_scales } = *addresses;
+        for (name, address) in [("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)] {
+            check_address(name, address, ALIGNMENT_BYTES)?;
+        }
+        check_address("slots", slots, 8)?;
+        check_address("k_scales", k_scales, 4)?;
+        check_address("v_scales", v_scales, 4)
     }
 
     /// Puts a launch for so many tokens into the stream and returns. Values beyond what the scale reaches saturate. Of two tokens
@@ -143,13 +163,8 @@ impl PagedAppend {
     /// At the addresses there must be what this was made for, alive until the launch is done. No other work may use the cache
     /// meanwhile.
     pub unsafe fn launch(&self, stream: &Stream, tokens: usize, addresses: &AppendAddresses) -> Result<()> {
+        Self::check(addresses)?;
         let AppendAddresses { k, v, slots, k_cache, v_cache, k_scales, v_scales } = *addresses;
-        for (name, address) in [("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)] {
-            check_address(name, address, ALIGNMENT_BYTES)?;
-        }
-        check_address("slots", slots, 8)?;
-        check_address("k_scales", k_scales, 4)?;
-        check_address("v_scales", v_scales, 4)?;
         let rows = 2 * tokens.saturating_mul(self.argument.heads as usize);
         let threads = size("tokens", rows.div_ceil(self.rows_per_block).saturating_mul(THREADS))?;
         if tokens == 0 {

@@ -35,6 +35,15 @@ pub(in crate::cuda) struct Queries {
     pub(in crate::cuda) scale_head_stride: i32,
 }
 
+impl CacheScales {
+    /// Those of queries by sequence and head, in the same form; none where there is no address, as for values.
+    pub(in crate::cuda) fn of_queries(queries: &Queries, values: u64) -> Option<Self> {
+        let (sequence_stride, head_stride) = (queries.scale_sequence_stride, queries.scale_head_stride);
+        let scales = CacheScales { values, page_stride: 0, sequence_stride, token_stride: 0, head_stride, unused: 0 };
+        (values != 0).then_some(scales)
+    }
+}
+
 /// Where the output is; distances in elements.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

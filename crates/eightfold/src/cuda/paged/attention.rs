@@ -274,10 +274,11 @@ impl PagedAttention {
     }
 
     /// Whether lengths, block table, starts and scales are sound: what a launch would read beyond the cache, and a scale that is
-    /// not finite and positive, is an error that names the sequence. It looks on the device and waits for it; a launch itself checks nothing there.
+    /// not finite and positive, is an error that names the sequence. It looks on the device and waits for it; a launch itself
+    /// checks nothing there.
     ///
     /// # Safety
-    /// There must be as many entries at the addresses as the numbers of sequences and of pages say, and the cache's scales.
+    /// There must be as many entries at the addresses as the numbers of sequences and of pages say, and the scales.
     pub unsafe fn validate(
         &self,
         stream: &Stream,
@@ -298,6 +299,7 @@ impl PagedAttention {
             key_starts: 0,
             k_scales: CacheScales { values: addresses.k_scales, ..self.argument.k_scales },
             v_scales: CacheScales { values: addresses.v_scales, ..self.argument.v_scales },
+            q_scales: CacheScales::of_queries(&self.argument.q, addresses.q_scales),
             token_scales: self.token_scales,
         };
         let report = workspace.pointer() + self.parts as u64;

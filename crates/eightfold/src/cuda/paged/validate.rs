@@ -28,10 +28,11 @@ struct Argument {
     page_tokens: i32,
     most_keys: i32,
     most_queries: i32,
-    unused: i32,
+    query_heads: i32,
     key_starts: u64,
     k_scales: CacheScales,
     v_scales: CacheScales,
+    q_scales: CacheScales,
     heads: i32,
     token_scales: i32,
 }
@@ -50,6 +51,8 @@ pub(in crate::cuda) struct Tables {
     pub(in crate::cuda) key_starts: u64,
     pub(in crate::cuda) k_scales: CacheScales,
     pub(in crate::cuda) v_scales: CacheScales,
+    /// Of queries that are codes, else none.
+    pub(in crate::cuda) q_scales: Option<CacheScales>,
     /// Whether every token has scales of its own.
     pub(in crate::cuda) token_scales: bool,
 }
@@ -84,10 +87,11 @@ pub(in crate::cuda) unsafe fn validate(
         page_tokens: size("page_size", page_size)?,
         most_keys: size("key_len", shape.key_len)?,
         most_queries: size("query_len", shape.query_len)?,
-        unused: 0,
+        query_heads: tables.q_scales.map_or(Ok(0), |_| size("heads", shape.query_heads))?,
         key_starts,
         k_scales: tables.k_scales,
         v_scales: tables.v_scales,
+        q_scales: tables.q_scales.unwrap_or(tables.k_scales),
         heads: size("heads", shape.kv_heads)?,
         token_scales: i32::from(tables.token_scales),
     };
@@ -135,61 +139,81 @@ pub(in crate::cuda) unsafe fn validate(
     if let Some(sequence) = place(3) {
         return Err(Error::invalid(
             "scales",
-            format!("one of the keys or values of sequence {sequence} is not finite and positive"),
-            "give the scales by which the cache's codes are to be multiplied",
+            format!("one of the queries, keys or values of sequence {sequence} is not finite and positive"),
+            "give the scales by which codes are to be multiplied",
         ));
     }
     Ok(Totals { keys: found[4] as usize, queries: found[5] as usize })
 }
 
-/// One launch; `Slots` of the device code, field by field.
+/// One launch; `Given` of the device code, field by field.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Slots {
+struct Given {
     slots: u64,
     report: u64,
     capacity: i64,
     tokens: i32,
-    unused: i32,
+    heads: i32,
+    k_scales: CacheScales,
+    v_scales: CacheScales,
 }
 
-/// Looks at the slots of so many tokens on the device, waits, and names the first that is neither −1 nor in the cache.
+/// What an append is given, as far as it is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NewTokens {
+    pub(super) slots: u64,
+    pub(super) tokens: usize,
+    /// Tokens that the cache has room for.
+    pub(super) capacity: usize,
+    /// Heads whose scales are given; 0 where they are computed.
+    pub(super) heads: usize,
+    pub(super) k_scales: CacheScales,
+    pub(super) v_scales: CacheScales,
+}
+
+/// Looks at slots and given scales on the device, waits, and names the first that is wrong.
 ///
 /// # Safety
-/// There must be as many slots at the address.
-pub(super) unsafe fn validate_slots(
-    device: &Device,
-    stream: &Stream,
-    slots: u64,
-    tokens: usize,
-    capacity: usize,
-) -> Result<()> {
-    let report = device.allocate(4)?;
+/// There must be as many slots and scales at the addresses as the numbers say.
+pub(super) unsafe fn validate_append(device: &Device, stream: &Stream, given: &NewTokens) -> Result<()> {
+    let NewTokens { slots, tokens, capacity, heads, k_scales, v_scales } = *given;
+    let mut found = [0u32; 2];
+    let report = device.allocate(size_of_val(&found))?;
     report.fill(stream, 0)?;
-    let argument = Slots {
+    let argument = Given {
         slots,
         report: report.pointer(),
         capacity: stride("pages", capacity)?,
         tokens: size("tokens", tokens)?,
-        unused: 0,
+        heads: size("heads", heads)?,
+        k_scales,
+        v_scales,
     };
-    let loaded = Loaded::get(device, &program("paged_validate_slots"), device.arch()?)?;
+    let loaded = Loaded::get(device, &program("paged_validate_append"), device.arch()?)?;
     let blocks = argument.tokens.unsigned_abs().div_ceil(THREADS).clamp(1, 4096);
     let grid = Grid { blocks, threads: THREADS, dynamic_shared_bytes: 0, cluster: 1 };
-    let mut found = [0u32];
     // SAFETY: the argument is laid out as the kernel takes it (tested); the rest is the caller's word.
     unsafe {
         loaded.function().launch(stream, grid, &argument)?;
         download(device.context(), report.pointer(), stream, &mut found)?;
     }
-    match found[0] {
-        0 => Ok(()),
-        found => Err(Error::invalid(
+    let place = |kind: usize| (found[kind] != 0).then(|| u32::MAX - found[kind]);
+    if let Some(token) = place(0) {
+        return Err(Error::invalid(
             "slots",
-            format!("that of token {} is neither −1 nor one of the cache's {capacity}", u32::MAX - found),
+            format!("that of token {token} is neither −1 nor one of the cache's {capacity}"),
             "give page · tokens of a page + token of the page, or −1 for a token to leave out",
-        )),
+        ));
     }
+    if let Some(head) = place(1) {
+        return Err(Error::invalid(
+            "scales",
+            format!("that of the keys or values of head {head} is not finite and positive"),
+            "give the scales by which codes are to be multiplied",
+        ));
+    }
+    Ok(())
 }
 
 /// Tokens of all sequences; of queries, where they are packed.
@@ -206,8 +230,8 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_device_code() {
-        assert_eq!((size_of::<Argument>(), align_of::<Argument>()), (144, 8));
-        assert_eq!((size_of::<Slots>(), offset_of!(Slots, tokens)), (32, 24));
+        assert_eq!((size_of::<Argument>(), align_of::<Argument>()), (176, 8));
+        assert_eq!((size_of::<Given>(), offset_of!(Given, tokens), offset_of!(Given, k_scales)), (96, 24, 32));
         assert_eq!(
             [offset_of!(Argument, report), offset_of!(Argument, table_stride), offset_of!(Argument, sequences)],
             [24, 32, 40]

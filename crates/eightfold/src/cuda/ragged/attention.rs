@@ -2,6 +2,7 @@
 
 use super::argument::Ragged;
 use super::keys::{KeyAddresses, RaggedKeys};
+use crate::cuda::Arch;
 use crate::cuda::argument::{OutputRows, with_extras};
 use crate::cuda::compile::Program;
 use crate::cuda::counts::{size, stride};
@@ -136,7 +137,7 @@ impl RaggedAttention {
         rows: RaggedRows,
     ) -> Result<Self> {
         check(problem, &queries)?;
-        let arch = hopper::target(device.arch()?)?;
+        let arch = target(device.arch()?)?;
         let shape = problem.shape();
         let config = hopper::for_ragged(problem);
         let (k, v, scales) = keys.lie(problem)?;
@@ -293,12 +294,12 @@ impl RaggedAttention {
         }
     }
 
-    /// Whether lengths, block table and starts are sound, and [`RaggedRows`] reach: what a launch would read or write beyond its
-    /// memory is an error that names the sequence. It looks on the device and waits for it; a launch itself checks nothing
-    /// there.
+    /// Whether lengths, block table, starts and scales are sound, and [`RaggedRows`] reach: what a launch would read or write
+    /// beyond its memory, and a scale that is not finite and positive, is an error that names the sequence. It looks on the
+    /// device and waits for it; a launch itself checks nothing there.
     ///
     /// # Safety
-    /// There must be as many entries at the addresses as the numbers of sequences and of pages say.
+    /// There must be as many entries at the addresses as the numbers of sequences and of pages say, and the scales.
     pub unsafe fn validate(
         &self,
         stream: &Stream,
@@ -328,6 +329,7 @@ impl RaggedAttention {
             key_starts,
             k_scales: CacheScales { values: addresses.k_scales, ..self.argument.k_scales },
             v_scales: CacheScales { values: addresses.v_scales, ..self.argument.v_scales },
+            q_scales: CacheScales::of_queries(&self.argument.q, addresses.q_scales),
             token_scales: false,
         };
         // The gathered keys are not yet there.
@@ -445,12 +447,22 @@ impl RaggedAttention {
     }
 }
 
+/// What to use instead.
+const OTHERWISE: &str =
+    "use PagedAttention, which takes as many queries and keys, or attend on the CPU (eightfold::serving)";
+
+/// What the kernels are compiled for on a device of this architecture.
+fn target(arch: Arch) -> Result<Arch> {
+    let rule = || format!("its kernels are made of instructions of {}, which {arch} does not have", Arch::Sm90a);
+    hopper::target(arch).map_err(|_| Error::unavailable("ragged attention", rule(), OTHERWISE))
+}
+
 /// Whether the kernels are written for it.
 fn check(problem: &Problem, queries: &PagedQueries) -> Result<()> {
     let shape = problem.shape();
     refuse_int8("ragged", problem)?;
     check_extras("ragged", problem, family::Extras { window: true, sinks: true, ..family::Extras::default() })?;
-    let refuse = |reason: String| Err(Error::unavailable("ragged attention", reason, "use PagedAttention"));
+    let refuse = |reason: String| Err(Error::unavailable("ragged attention", reason, OTHERWISE));
     if !HEAD_DIMS.contains(&shape.head_dim) {
         return refuse(format!("it is written for head dims {HEAD_DIMS:?}, not {}", shape.head_dim));
     }
@@ -527,7 +539,6 @@ fn lse_strides(problem: &Problem, packed: bool) -> Result<[i64; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::Arch;
     use crate::cuda::compile::Compiler;
     use crate::problem::Shape;
 
@@ -576,5 +587,9 @@ mod tests {
         assert!(refused(problem(64).with_softcap(9.0).unwrap()).starts_with("softcap: "));
         assert!(refused(problem(64).with_accuracy(Accuracy::Precise)).contains("not precise"));
         assert!(refused(problem(64).with_input_format(Fp8Format::E5m2)).contains("E5M2"));
+        assert_eq!(target(Arch::Sm90), Ok(Arch::Sm90a));
+        let ada = target(Arch::Sm89).unwrap_err().to_string();
+        assert!(ada.starts_with("ragged attention is not available: its kernels are made of instructions of sm_90a"));
+        assert!(ada.contains("which sm_89 does not have; use PagedAttention") && ada.contains("the CPU"), "{ada}");
     }
 }
