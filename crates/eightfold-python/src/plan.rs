@@ -131,6 +131,35 @@ impl Plan {
         }
     }
 
+    /// Looks for values that are not finite, waits, and names the first; for plans of values. The arguments are those of `launch`.
+    #[expect(clippy::too_many_arguments, reason = "they are those of the launch")]
+    fn validate(
+        &self,
+        py: Python<'_>,
+        q: u64,
+        k: u64,
+        v: u64,
+        output: u64,
+        lse: u64,
+        workspace: u64,
+        workspace_bytes: usize,
+        stream: usize,
+    ) -> PyResult<()> {
+        let addresses = Addresses { q, k, v, output, lse: (lse != 0).then_some(lse) };
+        let validate = || {
+            // SAFETY: as for `launch_at`.
+            let stream = unsafe { Stream::from_raw(&self.device, stream as *mut c_void) };
+            // SAFETY: as for `launch_at`.
+            let mut workspace = unsafe { Workspace::from_trusted(&self.device, workspace, workspace_bytes) };
+            match &self.call {
+                // SAFETY: as for `launch_at`.
+                Call::Values(call) => unsafe { call.validate(&stream, &addresses, &mut workspace) },
+                Call::Codes(_) => Ok(()),
+            }
+        };
+        py.detach(validate).map_err(raise)
+    }
+
     /// Puts the work into the stream and returns. `lse` is 0 where there is none; `scales` are for FP8.
     ///
     /// The addresses must be those of tensors as the plan was made for, on its device, and the workspace as large as the plan

@@ -90,6 +90,22 @@ def test_what_is_chosen_is_int8_where_that_is_as_fast():
         assert torch.equal(out, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_values_that_are_not_finite_are_told_with_their_place(dtype, name):
+    packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(dtype)
+    operands = dict(zip("qkv", packed.unbind(2)))
+    eightfold.attention(**operands, validate=True)
+    for value, what in ((float("nan"), "NaN"), (-float("inf"), "an infinity")):
+        operands[name][1, 250, 3, 7] = value
+        for _ in range(2):
+            with pytest.raises(ValueError, match=f"^{name}: {what} in batch 1, head 3, row 250; "):
+                eightfold.attention(**operands, validate=True)
+    operands[name][0, 299, 0, 63] = float("nan")
+    with pytest.raises(ValueError, match=f"^{name}: NaN in batch 0, head 0, row 299; "):
+        eightfold.attention(**operands, validate=True)
+
+
 def test_layouts_and_views_are_the_same_bits():
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda", dtype=torch.bfloat16)
     q, k, v = packed.unbind(2)

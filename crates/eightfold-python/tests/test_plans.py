@@ -21,6 +21,10 @@ class Native:
 
     def __init__(self, planned, workspace_bytes=512, zeroed_bytes=0):
         self.planned, self.workspace_bytes, self.zeroed_bytes, self.launched = planned, workspace_bytes, zeroed_bytes, []
+        self.looked_at = []
+
+    def validate(self, *arguments):
+        self.looked_at.append(arguments)
 
     def launch(self, *arguments, **settings):
         self.launched.append((*arguments, *settings.values()))
@@ -109,6 +113,27 @@ def test_the_format_of_q_and_k_reaches_the_plan_from_every_door(native):
 
     diffusers.wrap(None, input_format="int8")(q, q, q)
     assert made[-1].planned[1]["input_format"] == "int8"
+
+
+def test_values_are_looked_at_where_that_is_asked_for_and_never_in_a_graph(native, monkeypatch):
+    made, _ = native
+    q = torch.zeros(1, 8, 2, 64)
+    eightfold.attention(q, q, q)
+    eightfold.attention(q, q, q, validate=True, return_lse=True)
+    eightfold.attention(q, q, q, validate=True)
+    torch.ops.eightfold.attention(q, q, q, None, None, None, "NHD", False, None, "fast", True, None, False, validate=True)
+    eightfold.sageattn(q, q, q, "NHD", validate=True)
+    first, with_lse = made
+    # It is the same plan, and the look has the addresses of the launch.
+    assert [len(plan.launched) for plan in made] == [4, 1] and [len(plan.looked_at) for plan in made] == [3, 1]
+    for looks, launches in ((first.looked_at, first.launched[1:]), (with_lse.looked_at, with_lse.launched)):
+        assert looks == [launched[:8] for launched in launches]
+    codes = q.to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="validate: looks at f32, f16 and bf16, and q is FP8 already; leave it out"):
+        eightfold.attention(codes, codes, codes, q_descale=1.0, k_descale=1.0, v_descale=1.0, validate=True)
+    monkeypatch.setattr(_torch, "_is_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="validate: looks and waits"):
+        eightfold.attention(q, q, q, validate=True)
 
 
 def test_scales_go_in_as_addresses(native):

@@ -64,7 +64,7 @@ def test_the_operator_passes_its_checks():
         (q, k, v, None, None, None, "NHD", True, None, "fast", True, None, True),
         (q, k, v, None, None, None, "HND", False, 0.1, "precise", False, torch.bfloat16, False),
         (q, k, v[..., :32].contiguous(), None, None, None, "NHD", True, None, "fast", True, None, True, 5, 0, 2.0, torch.ones(2)),
-        (q, k, v, None, None, None, "NHD", False, None, "fast", True, None, True, -1, -1, 0.0, None, "int8"),
+        (q, k, v, None, None, None, "NHD", False, None, "fast", True, None, True, -1, -1, 0.0, None, "int8", True),
     ]:
         assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
     # The other checks do arithmetic on the inputs, which torch has none of for FP8.
@@ -157,6 +157,14 @@ def test_mistakes_are_named_with_their_fix(kind, text, k, settings):
     with pytest.raises(kind) as caught:
         eightfold.attention(Q, k, k, **settings)
     assert text in str(caught.value) and "; " in str(caught.value)
+
+
+def test_values_that_are_not_finite_are_told_with_their_place():
+    q, k, v = tensors(17, 2, 9, 4, 64, dtype=torch.bfloat16)
+    k[1, 5, 2, 9] = float("inf")
+    for settings in ({}, {"validate": True}, {"validate": True, "input_format": "int8"}):
+        with pytest.raises(ValueError, match=r"^k \(values\): inf at batch 1, head 2, row 5, channel 9; "):
+            eightfold.attention(q, k, v, **settings)
 
 
 def test_meta_tensors_have_nothing_to_compute():

@@ -4,16 +4,16 @@
 use crate::support::{in_parallel, simulator};
 use eightfold::cuda::call::{Addresses, ValueAttention, ValuesOf};
 use eightfold::cuda::driver::Device;
-use eightfold::cuda::quantize::{self as on_device, DeviceValues, ValueFormat};
+use eightfold::cuda::quantize::{self as on_device, DeviceValues, Number, ValueFormat};
 use eightfold::cuda::tensor::DeviceOutput;
 use eightfold::cuda::{Workspace, attention};
 use eightfold::quantize::{self, Quantizer};
-use eightfold::{Fp8Format, Layout, Mask, Output, OutputFormat, Problem, Shape, Window};
+use eightfold::{Dims, Fp8Format, Layout, Mask, Output, OutputFormat, Problem, Shape, Window};
 use eightfold_lab::gates::{self, Case, Outcome, Thresholds};
 use eightfold_lab::inputs::{Family, Inputs};
 use eightfold_lab::kernel::suited;
 use eightfold_lab::simulate::{self, Schedule, Schedules, SimulatedVariant};
-use half::bf16;
+use half::{bf16, f16};
 
 const KNOBS: &str = "warpgroups=2,stages=2,scores=s32,promote=0,sums=registers,flight=2";
 
@@ -150,6 +150,85 @@ fn every_range_is_right_and_nothing_is_found() {
         }
     }
     check_all(jobs);
+}
+
+/// NaN and infinities in bf16, f16 and f32, wherever they are, at any strides: the first of Q, then of K, then of V. Nothing else is.
+#[test]
+fn values_that_are_not_finite_are_told_by_tensor_head_and_row() {
+    if !simulator() {
+        return;
+    }
+    let wrong = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let jobs = (0..12).collect();
+    let failed: Vec<String> = in_parallel(jobs, |turn: usize| {
+        let layout = [Layout::Bhsd, Layout::Bshd][turn % 2];
+        let shape = ["2,4,2,70,300,64", "1,2,1,9,129,72"][turn / 2 % 2];
+        // None; one in a tensor; and two, of which the first counts.
+        let which = turn % 4;
+        let value = wrong[turn % 3];
+        let told = match turn % 3 {
+            0 => validate::<bf16>(turn as u64, shape, layout, which, bf16::from_f32(value), bf16::from_f32),
+            1 => validate::<f16>(turn as u64, shape, layout, which, f16::from_f32(value), f16::from_f32),
+            _ => validate::<f32>(turn as u64, shape, layout, which, value, |value| value),
+        };
+        told.err()
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    assert_eq!(failed, Vec::<String>::new());
+}
+
+/// Puts something into two rows of Q (0), K (1) or V (2), or into none of them (3), and asks where it is.
+fn validate<T: Number + Send>(
+    seed: u64,
+    shape: &str,
+    layout: Layout,
+    which: usize,
+    wrong: T,
+    of: fn(f32) -> T,
+) -> Result<(), String> {
+    let shape: Shape = shape.parse().unwrap();
+    let problem = Problem::new(shape).unwrap().with_output_layout(layout).unwrap();
+    let dims = [shape.query_dims(), shape.key_dims(), shape.key_dims()];
+    // The largest numbers of f16 are finite.
+    let mut values = dims.map(|dims| vec![of(65504.0); dims.count()]);
+    let last = |dims: Dims| (dims.batch - 1, dims.heads - 1, dims.len - 1 - seed as usize % 5);
+    if let Some(dims) = dims.get(which) {
+        let (batch, head, row) = last(*dims);
+        let mut put =
+            |row, channel| values[which][layout.strides(*dims).row_offset(batch, head, row) + channel] = wrong;
+        put(row, seed as usize % dims.head_dim);
+        put(dims.len - 1, dims.head_dim - 1);
+    }
+    simulate::begin(Schedule::of_seed(seed));
+    let run = || {
+        let device = Device::default()?;
+        let stream = device.stream()?;
+        let upload = |index: usize| DeviceValues::upload(&device, &stream, &values[index], dims[index], layout);
+        let [q, k, v] = [upload(0)?, upload(1)?, upload(2)?];
+        let lie = |index: usize| layout.strides(dims[index]);
+        let of = ValuesOf { format: T::FORMAT, q: lie(0), k: lie(1), v: lie(2), output: lie(0), centre_keys: true };
+        let call = ValueAttention::new(&device, &problem, of)?;
+        let output = DeviceOutput::new(&device, &problem)?;
+        let mut workspace = Workspace::new(&stream, call.workspace_bytes())?;
+        let at = Addresses { q: q.pointer(), k: k.pointer(), v: v.pointer(), output: output.values(), lse: None };
+        // SAFETY: all of it lives until the look, which waits, is over.
+        Ok::<_, eightfold::Error>(unsafe { call.validate(&stream, &at, &mut workspace) })
+    };
+    let told = run().map_err(|error| format!("{error} {:?}", simulate::findings()))?;
+    let told = told.err().map(|error| error.to_string()).unwrap_or_default();
+    let expected = dims.get(which).map_or(String::new(), |dims| {
+        let (batch, head, row) = last(*dims);
+        let what = if wrong.to_f32().is_nan() { "NaN" } else { "an infinity" };
+        let fix = "look for where it comes from, and pass finite values only";
+        format!("{}: {what} in batch {batch}, head {head}, row {row}; {fix}", ["q", "k", "v"][which])
+    });
+    let found = simulate::findings();
+    match told == expected && found.is_empty() {
+        true => Ok(()),
+        false => Err(format!("seed {seed}: told {told:?} and not {expected:?}; {found:?}")),
+    }
 }
 
 /// Quantised and attended in one call, whatever the schedule: the same bits as the steps one by one, or next to them where means

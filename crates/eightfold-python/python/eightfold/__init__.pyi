@@ -46,6 +46,7 @@ def attention(
     out_dtype: Any = ...,
     return_lse: Literal[False] = ...,
     stream: Any = ...,
+    validate: bool = ...,
 ) -> _T: ...
 @overload
 def attention(
@@ -69,6 +70,7 @@ def attention(
     out_dtype: Any = ...,
     return_lse: Literal[True],
     stream: Any = ...,
+    validate: bool = ...,
 ) -> tuple[_T, _T]: ...
 @overload
 def paged_attention(

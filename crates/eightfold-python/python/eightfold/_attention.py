@@ -32,6 +32,7 @@ def attention(
     out_dtype=None,
     return_lse=False,
     stream=None,
+    validate=False,
 ):
     """Scaled-dot-product attention in FP8: softmax(q kᵀ · sm_scale) v.
 
@@ -52,6 +53,8 @@ def attention(
     (batch, head, row).
 
     On a CUDA device the work goes into torch's current stream of that device, or into ``stream``, and the call waits for nothing.
+    Values that are not finite give results without meaning there: ``validate=True`` looks for them first, which reads every value
+    once more and waits, and raises a ``ValueError`` that names tensor, batch, head and row. On the CPU that is always so.
     There is no backward pass.
 
     >>> import numpy as np, eightfold
@@ -92,11 +95,12 @@ def attention(
                 out=out,
                 out_dtype=out_dtype,
                 return_lse=return_lse,
+                validate=validate,
             )
     if _torch_attention is not None:
         result = _torch_attention(
             q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-            window_size, softcap, sinks, input_format,
+            window_size, softcap, sinks, input_format, validate,
         )  # fmt: skip
         if result is not NotImplemented:
             return result
@@ -104,14 +108,14 @@ def attention(
 
     return _arrays.attention(
         q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-        window_size=window_size, softcap=softcap, sinks=sinks, input_format=input_format,
+        window_size=window_size, softcap=softcap, sinks=sinks, input_format=input_format, validate=validate,
     )  # fmt: skip
 
 
 def sageattn(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None, return_lse=False, **kwargs):
     """:func:`attention` under the name and in the order of SageAttention.
 
-    ``smooth_k`` says whether k is centred, and ``accuracy`` and ``input_format`` are passed on. What only tunes SageAttention's own kernels
+    ``smooth_k`` says whether k is centred, and ``accuracy``, ``input_format`` and ``validate`` are passed on. What only tunes SageAttention's own kernels
     (``qk_quant_gran``, ``pv_accum_dtype``, …) is taken and changes nothing. ``attn_mask`` is refused.
 
     >>> import numpy as np, eightfold
@@ -133,5 +137,6 @@ def sageattn(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None, retur
         accuracy=kwargs.get("accuracy", "fast"),
         centre_keys=kwargs.get("smooth_k", True),
         input_format=kwargs.get("input_format", "auto"),
+        validate=kwargs.get("validate", False),
         return_lse=return_lse,
     )

@@ -26,6 +26,9 @@ class Plan:
     def input_format(self) -> str: ...
     @property
     def kernels(self) -> int: ...
+    def validate(
+        self, q: int, k: int, v: int, output: int, lse: int, workspace: int, workspace_bytes: int, stream: int
+    ) -> None: ...
     def launch(
         self,
         q: int,

@@ -30,6 +30,11 @@ def check_input_format(input_format: str, is_fp8: bool) -> None:
         raise ValueError("input_format: says what values are quantised to, and q is FP8 already; leave it out")
 
 
+def check_validate(validate: bool, is_fp8: bool) -> None:
+    if validate and is_fp8:
+        raise ValueError("validate: looks at f32, f16 and bf16, and q is FP8 already; leave it out")
+
+
 def scoring_of(is_causal, sm_scale, window_size, softcap, sinks=None) -> dict:
     """Which keys are seen and how they are weighted, as the native module takes it."""
     check_scale(sm_scale)

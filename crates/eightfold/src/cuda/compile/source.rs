@@ -82,6 +82,7 @@ static EMBEDDED: &Table<'static> = embedded![
     "quantize/quotient.cuh",
     "quantize/rows.cuh",
     "quantize/turn.cuh",
+    "quantize/validate.cu",
     "quantize/values.cuh",
     "ragged/gather.cu",
     "ragged/plan.cu",

@@ -1,7 +1,7 @@
 //! Quantising into a part of a workspace: what a call from values does before it attends.
 
 use super::argument::Quantize;
-use super::{DeviceQuantizer, Kind, ValueFormat};
+use super::{DeviceQuantizer, Kind, Look, ValueFormat};
 use crate::cuda::driver::{ALIGNMENT_BYTES, Device, Stream};
 use crate::cuda::tensor::Lines;
 use crate::cuda::workspace::Division;
@@ -15,6 +15,7 @@ pub(crate) struct Lent {
     quantizer: DeviceQuantizer,
     argument: Quantize,
     places: Places,
+    look: Look,
 }
 
 /// Where the results are, from the start of the workspace.
@@ -60,7 +61,8 @@ impl Lent {
             means: centred.then(|| division.take(4 * channels)),
             sums: quantizer.has_sums().then(|| division.take(8 * channels * len.div_ceil(ROWS_PER_SUM))),
         };
-        Ok(Lent { argument: quantizer.unbound(strides, &lines)?, quantizer, places })
+        let argument = quantizer.unbound(strides, &lines)?;
+        Ok(Lent { look: Look::new(dims, values, argument), argument, quantizer, places })
     }
 
     pub(crate) fn places(&self) -> Places {
@@ -70,6 +72,11 @@ impl Lent {
     /// How many kernels a launch puts into the stream.
     pub(crate) fn kernels(&self) -> usize {
         self.quantizer.kernels()
+    }
+
+    /// What finds values that are not finite.
+    pub(crate) fn look(&self) -> &Look {
+        &self.look
     }
 
     /// Puts the work into the stream.

@@ -7,9 +7,11 @@ mod kind;
 mod lent;
 #[cfg(test)]
 mod quotient;
+mod validate;
 mod values;
 
 pub(crate) use lent::{Lent, Order};
+pub(crate) use validate::{Look, REPORT_BYTES};
 
 pub use values::{DeviceValues, Number, ValueFormat};
 
