@@ -4,7 +4,7 @@ use super::{Addresses, Launches, canonical, roles, unbound};
 use crate::cuda::driver::{Device, Stream, download, fill};
 use crate::cuda::hopper;
 use crate::cuda::kernel::Role;
-use crate::cuda::quantize::{Lent, Order, REPORT_BYTES, ValueFormat};
+use crate::cuda::quantize::{Lent, Order, Pair, REPORT_BYTES, ValueFormat};
 use crate::cuda::tensor::{DeviceTensor, Lines};
 use crate::cuda::workspace::{Division, Workspace};
 use crate::error::Result;
@@ -58,6 +58,8 @@ pub struct ValuesOf {
 #[derive(Debug)]
 pub struct ValueAttention {
     quantizers: [Lent; 3],
+    /// Q and K in one launch, where that can be.
+    pair: Option<Pair>,
     launches: Launches,
     report: usize,
     bytes: usize,
@@ -83,8 +85,9 @@ impl ValueAttention {
         let mut division = Division::behind(launches.arguments.workspace_bytes());
         let mut lend = |name, order| Lent::new(device, name, order, &mut division);
         let quantizers = [lend("q", q)?, lend("k", k)?, lend("v", v)?];
+        let pair = Pair::new(&quantizers[0], &quantizers[1])?;
         let report = division.take(3 * REPORT_BYTES);
-        Ok(ValueAttention { quantizers, launches, report, bytes: division.bytes() })
+        Ok(ValueAttention { quantizers, pair, launches, report, bytes: division.bytes() })
     }
 
     /// Of the workspace, which holds codes, scales, means and magnitudes, too.
@@ -104,7 +107,11 @@ impl ValueAttention {
 
     /// How many kernels a launch puts into the stream.
     pub fn kernels(&self) -> usize {
-        self.quantizers.iter().map(Lent::kernels).sum::<usize>() + self.launches.arguments.kernels()
+        let quantizers: usize = match self.pair {
+            Some(_) => 1 + self.quantizers[2].kernels(),
+            None => self.quantizers.iter().map(Lent::kernels).sum(),
+        };
+        quantizers + self.launches.arguments.kernels()
     }
 
     /// What a launch does.
@@ -172,9 +179,15 @@ impl ValueAttention {
         roles[Role::VMeans as usize] = v.means.map_or(0, at);
         // SAFETY: the workspace was checked to be as large as all the places; the rest is the caller's word.
         unsafe {
-            for (quantizer, values) in self.quantizers.iter().zip(values) {
-                quantizer.launch(stream, values, base)?;
+            let [q, k, v] = &self.quantizers;
+            match &self.pair {
+                Some(pair) => pair.launch(stream, [q, k], [values[0], values[1]], base)?,
+                None => {
+                    q.launch(stream, values[0], base)?;
+                    k.launch(stream, values[1], base)?;
+                }
             }
+            v.launch(stream, values[2], base)?;
             self.launches.launch(stream, &roles, base)
         }
     }

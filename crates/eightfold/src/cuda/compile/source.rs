@@ -80,6 +80,7 @@ static EMBEDDED: &Table<'static> = embedded![
     "quantize/problem.cuh",
     "quantize/quantize.cu",
     "quantize/quotient.cuh",
+    "quantize/row_scales.cuh",
     "quantize/rows.cuh",
     "quantize/turn.cuh",
     "quantize/validate.cu",

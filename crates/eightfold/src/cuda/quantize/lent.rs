@@ -12,7 +12,7 @@ use crate::tensor::{Dims, Fp8Format, Granularity, Layout, Strides};
 /// A quantiser for values at fixed strides that writes into a workspace.
 #[derive(Debug, Clone)]
 pub(crate) struct Lent {
-    quantizer: DeviceQuantizer,
+    pub(super) quantizer: DeviceQuantizer,
     argument: Quantize,
     places: Places,
     look: Look,
@@ -85,9 +85,15 @@ impl Lent {
     /// The values and the workspace must be on the quantiser's device, as large as they were said to be, and live until the
     /// work is done.
     pub(crate) unsafe fn launch(&self, stream: &Stream, values: u64, workspace: u64) -> Result<()> {
+        // SAFETY: the places are as large as the argument says; the rest is the caller's word.
+        unsafe { self.quantizer.put(stream, self.argument(values, workspace)) }
+    }
+
+    /// What is passed to the kernels.
+    pub(super) fn argument(&self, values: u64, workspace: u64) -> Quantize {
         let at = |place: usize| workspace + place as u64;
         let Places { codes, scales, magnitudes, means, sums } = self.places;
-        let argument = Quantize {
+        Quantize {
             values,
             codes: at(codes),
             scales: at(scales),
@@ -95,9 +101,7 @@ impl Lent {
             means: means.map_or(0, at),
             sums: sums.map_or(0, at),
             ..self.argument
-        };
-        // SAFETY: the places are as large as the argument says; the rest is the caller's word.
-        unsafe { self.quantizer.put(stream, argument) }
+        }
     }
 }
 
