@@ -30,8 +30,9 @@
 #   evolve-code    ~120  sources searched with the scripted mutator, and knobs alone with the same budget; the best source against
 #                        the baseline once more
 #   optimisations   200  what each optimisation that is a knob brings, beside what was predicted of it
-#   int8           ~240  Q and K in INT8: the gates for every mode, family and odd size; each mode beside FP8's of the same name,
-#                        taking turns, and beside PyTorch's backends; what was predicted of them; the quantiser; mutants
+#   int8           ~270  Q and K in INT8: the gates for every mode, family and odd size; each mode beside FP8's of the same name,
+#                        taking turns, and beside PyTorch's backends; with a wheel in FRONT calls from bf16 to bf16 in both formats,
+#                        quantising included, beside the same backends; what was predicted of them; the quantiser; mutants
 #   quantizer        10  the quantiser beside copies that move as many bytes, by shape
 #   profile         ~90  what Nsight Compute counts for every stage, and with hopper for what the plan picks on the shapes of
 #                        flagship, both masks; what bounds each
@@ -452,6 +453,7 @@ section_int8() {
             --shape 4,16,4096,64 || troubles "int8-64$mask"
         cut -c1-160 "$out/log/int8-128$mask.txt" "$out/log/int8-64$mask.txt"
     done
+    int8_calls
     for name in fast exact-exp precise "64 channels" "many keys"; do names+=("int8 scores: $name"); done
     job int8-ledger "$eightfold" ledger --kernel hopper --measure --only "${names[@]}" --records "$out/records" ||
         grep '^error' "$out/log/int8-ledger.err"
@@ -462,6 +464,25 @@ section_int8() {
     job int8-mutants "$eightfold" mutants --only int8-range-unguarded int8-keys-out-of-sight-weigh \
         int8-line-not-lowered int8-second-line-in-step int8-scale-of-the-first-block --records "$out/records" || troubles int8-mutants
     tail -n 1 "$out/log/int8-mutants.txt"
+}
+
+# From bf16 to bf16, with the quantiser inside, as a user calls it.
+int8_calls() {
+    local wheel wheels=("$front"/*.whl) package
+    if [ ! -e "${wheels[0]}" ]; then
+        echo "there is no wheel in $front, so that no call from bf16 is timed beside PyTorch's"
+        return
+    fi
+    package=$(mktemp -d)
+    for wheel in "${wheels[@]}"; do
+        "$python" -m zipfile -e "$wheel" "$package" || failed=1
+    done
+    chmod +x "$package/eightfold/bin/eightfold"
+    local within=(env PYTHONPATH="$package" PYTHONDONTWRITEBYTECODE=1 EIGHTFOLD_CACHE="$package/cubins")
+    job int8-calls "${within[@]}" "$python" crates/eightfold-python/tests/h200.py "$out/log/int8-calls.json" --calls &&
+        job int8-calls-record "${within[@]}" "$python" -m eightfold records "$out/records" --import "$out/log/int8-calls.json"
+    cut -c1-160 "$out/log/int8-calls.txt"
+    rm -rf "$package"
 }
 
 section_quantizer() {

@@ -747,6 +747,14 @@ ef_status ef_call_launch(const struct ef_call *call,
                          uint64_t workspace_bytes,
                          void *stream);
 
+// Looks at the values of a call from `ef_call_values_new` on the device and waits: a NaN or an infinity is `EF_INVALID`, and
+// `ef_last_error` names tensor, batch, head and row. A launch computes with them without a word. The first look of a kind compiles.
+ef_status ef_call_validate(const struct ef_call *call,
+                           const struct ef_addresses *addresses,
+                           uint64_t workspace,
+                           uint64_t workspace_bytes,
+                           void *stream);
+
 // Frees a call, whose launches must be done; null is allowed.
 void ef_call_free(struct ef_call *call);
 

@@ -310,6 +310,30 @@ pub unsafe extern "C" fn ef_call_launch(
     })
 }
 
+/// Looks at the values of a call from `ef_call_values_new` on the device and waits: a NaN or an infinity is `EF_INVALID`, and
+/// `ef_last_error` names tensor, batch, head and row. A launch computes with them without a word. The first look of a kind compiles.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ef_call_validate(
+    call: *const ef_call,
+    addresses: *const ef_addresses,
+    workspace: u64,
+    workspace_bytes: u64,
+    stream: *mut c_void,
+) -> ef_status {
+    // SAFETY: the caller's word, by the conventions of the header.
+    guard(|| unsafe {
+        let ef_call { device, way, .. } = handle("call", call)?;
+        let ef_addresses { q, k, v, output, lse, .. } = border::read("addresses", addresses)?;
+        let bytes = check_workspace(workspace, workspace_bytes)?;
+        let Way::Values(call) = way else {
+            return Err(Error::invalid("call", "takes codes, not values", "look at calls from ef_call_values_new"));
+        };
+        let addresses = Addresses { q, k, v, output, lse: (lse != 0).then_some(lse) };
+        let mut workspace = Workspace::from_trusted(device, workspace, bytes);
+        call.validate(&Stream::from_raw(device, stream), &addresses, &mut workspace)
+    })
+}
+
 /// Frees a call, whose launches must be done; null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ef_call_free(call: *mut ef_call) {

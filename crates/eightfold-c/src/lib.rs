@@ -22,8 +22,8 @@ pub use cache::{
     ef_cache_new, ef_cache_open,
 };
 pub use call::{
-    ef_addresses, ef_call, ef_call_fp8_new, ef_call_free, ef_call_kernel, ef_call_launch, ef_call_values_new,
-    ef_call_workspace, ef_fp8_call_args, ef_value_call_args,
+    ef_addresses, ef_call, ef_call_fp8_new, ef_call_free, ef_call_kernel, ef_call_launch, ef_call_validate,
+    ef_call_values_new, ef_call_workspace, ef_fp8_call_args, ef_value_call_args,
 };
 pub use context::{
     EF_ABI_VERSION, ef_abi_version, ef_context, ef_context_args, ef_context_close, ef_context_open, ef_explain,

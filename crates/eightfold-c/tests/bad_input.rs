@@ -483,6 +483,7 @@ fn null_is_refused_everywhere() {
             ef_call_workspace(ptr::null(), ptr::null_mut(), ptr::null_mut()),
             ef_call_kernel(ptr::null(), ptr::null_mut(), 0, ptr::null_mut()),
             ef_call_launch(ptr::null(), ptr::null(), 0, 0, ptr::null_mut()),
+            ef_call_validate(ptr::null(), ptr::null(), 0, 0, ptr::null_mut()),
             ef_paged_attention(ptr::null(), ptr::null(), ptr::null(), ptr::null(), ptr::null(), ptr::null()),
             ef_paged_append(ptr::null(), ptr::null()),
             ef_merge(ptr::null(), ptr::null()),

@@ -69,6 +69,23 @@ fn launch(call: *mut ef_call, addresses: &ef_addresses, device: &Device, stream:
     }
 }
 
+/// Whether a look at the values of a call says so, or, with nothing said, that all is well.
+fn look(call: *mut ef_call, addresses: &ef_addresses, device: &Device, stream: &Stream, said: &str) {
+    // SAFETY: the call is whole; the addresses are of memory that outlives the look, which waits.
+    unsafe {
+        let mut bytes = 0;
+        must(ef_call_workspace(call, &mut bytes, ptr::null_mut()));
+        let workspace = device.allocate(bytes as usize).unwrap();
+        let status = ef_call_validate(call, addresses, workspace.pointer(), bytes, stream.as_raw());
+        if said.is_empty() {
+            return must(status);
+        }
+        assert_eq!(status, EF_INVALID);
+        let told = CStr::from_ptr(ef_last_error()).to_string_lossy();
+        assert!(told.starts_with(said), "{told}");
+    }
+}
+
 fn relative_error(got: &[f32], expected: &[f64]) -> f64 {
     let difference: f64 = got.iter().zip(expected).map(|(got, expected)| (f64::from(*got) - expected).powi(2)).sum();
     (difference / expected.iter().map(|value| value * value).sum::<f64>()).sqrt()
@@ -128,6 +145,7 @@ fn calls_compute_attention() {
         k_scales: tensors[1].scales(),
         v_scales: tensors[2].scales(),
     };
+    look(call, &addresses, &device, &stream, "call: takes codes");
     launch(call, &addresses, &device, &stream);
     let result = |output: &DeviceOutput| {
         let mut result = Output::zeros(&problem);
@@ -165,6 +183,12 @@ fn calls_compute_attention() {
         ef_context_close(context);
     }
     [addresses.q, addresses.k, addresses.v] = [0, 1, 2].map(|index| on_device[index].pointer());
+    look(call, &addresses, &device, &stream, "");
+    let mut wrong = bf16s[1].clone();
+    wrong[20 * 64 + 3] = bf16::NAN;
+    let wrong = DeviceValues::upload(&device, &stream, &wrong, dims[1], Layout::Bshd).unwrap();
+    let at = ef_addresses { k: wrong.pointer(), ..addresses };
+    look(call, &at, &device, &stream, "k: NaN in batch 0, head 0, row 20; ");
     launch(call, &addresses, &device, &stream);
     let error = relative_error(&result(&output).0, &exact.values);
     assert!(error < 8e-2, "bf16: {error}");

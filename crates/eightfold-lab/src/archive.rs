@@ -170,8 +170,9 @@ impl Filed {
             Kind::Python => {
                 let about = |shape: &ShapeRun| (shape.batch, shape.heads, shape.len, shape.head_dim, shape.causal);
                 let shapes = |record: &Record| record.python.iter().flat_map(|run| &run.shapes).map(about).collect();
-                let (new, old): (Vec<_>, Vec<_>) = (shapes(new), shapes(record));
-                old.iter().all(|shape| new.contains(shape))
+                let has_host = |record: &Record| record.python.iter().any(|run| run.host.is_some());
+                let (all, old): (Vec<_>, Vec<_>) = (shapes(new), shapes(record));
+                has_host(new) >= has_host(record) && old.iter().all(|shape| all.contains(shape))
             }
             Kind::Sanitizer | Kind::Tests => old.kernels().iter().all(|kernel| self.kernels().contains(kernel)),
             Kind::Ladder | Kind::Gate | Kind::Ablation | Kind::Survey | Kind::Bench | Kind::Profile | Kind::Run => {
@@ -532,6 +533,9 @@ mod tests {
         assert_eq!((old.topic.as_str(), old.kernels()), ("python", vec!["hopper", "quantize"]));
         assert_eq!(superseded(&[made(OLD, 2), made(NEW, 2)]), [0]);
         assert_eq!(superseded(&[made(OLD, 2), made(NEW, 1)]), Vec::<usize>::new());
+        let mut calls_alone = made(NEW, 2);
+        calls_alone.record.python.as_mut().unwrap().host = None;
+        assert_eq!(superseded(&[made(OLD, 2), calls_alone]), Vec::<usize>::new());
     }
 
     #[test]

@@ -10,9 +10,17 @@ use std::collections::BTreeMap;
 /// Our call among the contestants, as a user would write it.
 pub const OURS: &str = "eightfold";
 
-/// How many times faster than the fastest of torch's backends the call is to be, by mask.
-pub const fn target(causal: bool) -> f64 {
-    if causal { 1.4 } else { 1.6 }
+/// How many times faster than the fastest of torch's backends the call is to be. With heads of 128 channels it takes INT8, which is
+/// more exact, and quantising weighs more the fewer keys there are.
+pub const fn target(len: usize, head_dim: usize, causal: bool) -> f64 {
+    match (head_dim, len, causal) {
+        (128, ..=2048, _) => 1.2,
+        (128, ..=8192, false) => 1.5,
+        (128, ..=8192, true) => 1.3,
+        (128, _, _) => 1.7,
+        (_, _, false) => 1.6,
+        (_, _, true) => 1.4,
+    }
 }
 
 /// What a call may take on the host above its launches.
@@ -26,9 +34,11 @@ pub struct PythonRun {
     pub versions: BTreeMap<String, String>,
     /// Calls on tensors of a shape, in turns.
     pub shapes: Vec<ShapeRun>,
-    /// What calls cost the host, in turns.
-    pub host: HostRun,
+    /// What calls cost the host, in turns; a run of calls alone has none.
+    #[serde(default)]
+    pub host: Option<HostRun>,
     /// Models with random weights, beside torch's attention.
+    #[serde(default)]
     pub models: Vec<ModelRun>,
     /// The same, decoding from a cache.
     #[serde(default)]
@@ -51,8 +61,25 @@ pub struct ShapeRun {
     pub difference: f64,
     /// Everyone, with as many turns.
     pub contestants: Vec<TimedCall>,
-    /// Backends that did not run, and why.
+    /// Those that did not run, and why.
     pub missing: BTreeMap<String, String>,
+    /// Our call with Q and K in each format, which is a contestant, too: `eightfold, FORMAT`.
+    #[serde(default)]
+    pub formats: Vec<FormatRun>,
+}
+
+/// What our call does with Q and K quantised to one format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormatRun {
+    /// The format.
+    pub name: String,
+    /// The kernel that attends, with its knobs.
+    pub kernel: String,
+    /// How many kernels the call launches.
+    pub kernels: usize,
+    /// How far the result is from that of the fastest backend, with V of N(0, 1) and of N(1, 1).
+    pub differences: [f64; 2],
 }
 
 /// A call, timed.
@@ -162,7 +189,12 @@ impl ShapeRun {
 
     /// How many times faster than that our call is.
     pub fn speedup(&self) -> Option<f64> {
-        Some(self.best_peer()?.1 / self.p50_us(OURS)?)
+        self.speedup_of(OURS)
+    }
+
+    /// The same of a contestant.
+    pub fn speedup_of(&self, name: &str) -> Option<f64> {
+        Some(self.best_peer()?.1 / self.p50_us(name)?)
     }
 }
 
@@ -193,7 +225,8 @@ pub fn read(text: &str) -> Result<(PythonRun, Verification)> {
             return Err(invalid("has a shape where contestants did not take turns, or ours is missing".into()));
         }
     }
-    let calls = run.shapes.iter().flat_map(|shape| &shape.contestants).chain(&run.host.calls);
+    let calls =
+        run.shapes.iter().flat_map(|shape| &shape.contestants).chain(run.host.iter().flat_map(|host| &host.calls));
     if let Some(call) = calls.into_iter().find(|call| call.samples.ns.is_empty() || call.samples.ns.contains(&0)) {
         return Err(invalid(format!("has no times of `{}`, or times of nothing", call.name)));
     }
@@ -202,7 +235,14 @@ pub fn read(text: &str) -> Result<(PythonRun, Verification)> {
     if !run.generations.iter().all(timed) {
         return Err(invalid("has a model that decoded nothing, or in no time".into()));
     }
-    if run.shapes.is_empty() || tests.checks.is_empty() {
+    let of_formats = |shape: &ShapeRun| {
+        shape.formats.iter().all(|format| shape.p50_us(&format!("{OURS}, {}", format.name)).is_some())
+    };
+    if !run.shapes.iter().all(of_formats) {
+        return Err(invalid("has a format that no contestant is of".into()));
+    }
+    // Calls alone come with what else a session ran.
+    if run.shapes.is_empty() || (tests.checks.is_empty() && run.host.is_some()) {
         return Err(invalid("holds no times, or no tests".into()));
     }
     Ok((run, tests))
@@ -225,10 +265,25 @@ mod tests {
         let shape = &run.shapes[0];
         assert_eq!(shape.best_peer(), Some(("torch-cudnn", 900.0)));
         assert_eq!(shape.speedup(), Some(1.8));
-        assert_eq!(run.host.above_launches_us("bf16"), Some(4.5));
-        assert_eq!(run.host.above_launches_us("FP4"), None);
+        assert_eq!(shape.formats.iter().map(|format| &*format.name).collect::<Vec<_>>(), ["e4m3", "int8"]);
+        assert_eq!(shape.speedup_of("eightfold, e4m3"), Some(1.875));
+        let host = run.host.as_ref().unwrap();
+        assert_eq!(host.above_launches_us("bf16"), Some(4.5));
+        assert_eq!(host.above_launches_us("FP4"), None);
         assert_eq!(run.generations[0].tokens_per_second(), [100.0, 150.0]);
         assert_eq!(run.generations[0].largest_difference(), 0.02);
+    }
+
+    #[test]
+    fn calls_alone_need_no_tests() {
+        let mut file: serde_json::Value = serde_json::from_str(WRITTEN).unwrap();
+        file["tests"]["checks"] = serde_json::json!([]);
+        assert!(read(&file.to_string()).unwrap_err().to_string().contains("no tests"));
+        for part in ["host", "models", "generations"] {
+            file["run"].as_object_mut().unwrap().remove(part);
+        }
+        let (run, _) = read(&file.to_string()).unwrap();
+        assert_eq!((run.shapes.len(), run.host, run.models.len()), (2, None, 0));
     }
 
     #[test]
@@ -242,6 +297,7 @@ mod tests {
         assert!(changed("\"eightfold\", \"samples\"", "\"others\", \"samples\"").contains("ours is missing"));
         assert!(changed("[9500, 9000, 10000]", "[]").contains("no times of `call, bf16`"));
         assert!(changed("\"sdpa_seconds\": 0.06", "\"sdpa_seconds\": 0").contains("decoded nothing"));
+        assert!(changed("\"name\": \"int8\"", "\"name\": \"int4\"").contains("no contestant is of"));
         assert!(changed("\"causal\": false", "\"causal\": 3").contains("no file of the Python package"));
         assert!(read("{}").is_err());
     }

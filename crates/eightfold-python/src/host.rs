@@ -2,10 +2,10 @@
 
 use crate::failure::raise;
 use crate::processes;
-use crate::words::{self, Scoring, Sizes, Wishes};
-use eightfold::quantize::{Quantizer, SMALL_CODES};
+use crate::words::{self, InputFormat, Scoring, Sizes, Wishes};
+use eightfold::quantize::Quantizer;
 use eightfold::{
-    Dims, Error, Fp8Format, Fp8Tensor, Output, Problem, Result, Scales, Values, attention, reference as oracle,
+    Dims, Error, Fp8Tensor, Output, Problem, Result, Scales, Shape, Values, attention, reference as oracle,
 };
 use half::{bf16, f16};
 use pyo3::prelude::*;
@@ -13,7 +13,9 @@ use std::slice;
 
 /// Attention on f32, f16 or bf16 arrays, quantised on the way. Writes `output`, and `lse` unless it is 0.
 #[pyfunction]
-#[pyo3(signature = (q, k, v, output, lse, sizes, dtype, tensor_layout, *, scoring, accuracy, output_dtype, centre_keys))]
+#[pyo3(signature = (
+    q, k, v, output, lse, sizes, dtype, tensor_layout, *, scoring, accuracy, output_dtype, centre_keys, input_format,
+))]
 #[expect(clippy::too_many_arguments, reason = "they come from Python by name")]
 pub(crate) fn attend_values(
     py: Python<'_>,
@@ -29,22 +31,23 @@ pub(crate) fn attend_values(
     accuracy: &str,
     output_dtype: &str,
     centre_keys: bool,
+    input_format: &str,
 ) -> PyResult<()> {
     let wishes = Wishes { sizes, scoring: &scoring, accuracy, output: output_dtype, lse: lse != 0 };
     let attend = || {
         let layout = words::layout(tensor_layout)?;
         let problem = wishes.problem()?.with_output_layout(layout)?;
+        let (format, _) = InputFormat::of(input_format)?.choose(None, &problem)?;
+        let problem = problem.with_input_format(format);
         let (queries, keys) = (problem.shape().query_dims(), problem.shape().key_dims());
-        let plain = Quantizer::new(Fp8Format::E4m3);
-        let small = plain.with_largest_code(SMALL_CODES);
-        let centred = if centre_keys { small.centered() } else { small };
+        let [of_q, of_k, of_v] = quantizers(&problem, centre_keys);
         let quantized = |quantizer: Quantizer, address, dims| {
             // SAFETY: the Python package passes the address of an array of this dtype and these sizes without gaps, and holds it.
             unsafe { quantize(&quantizer, address, dtype, dims, tensor_layout) }
         };
-        let q = with_sinks(named("q", quantized(small, q, queries))?, &scoring)?;
-        let k = named("k", quantized(centred, k, keys))?;
-        let v = named("v", quantized(plain, v, problem.value_dims()))?;
+        let q = with_sinks(named("q", quantized(of_q, q, queries))?, &scoring)?;
+        let k = named("k", quantized(of_k, k, keys))?;
+        let v = named("v", quantized(of_v, v, problem.value_dims()))?;
         // SAFETY: as above, of the output.
         unsafe { attend(&problem, [&q, &k, &v], output, lse) }
     };
@@ -92,9 +95,15 @@ pub(crate) fn attend_codes(
     py.detach(|| processes::work(attend).and_then(|done| done)).map_err(raise)
 }
 
-/// What quantising leaves of values, as float64 in (batch, head, row, channel) order.
+/// How Q, K and V are quantised; in INT8 K is centred whatever is asked for.
+fn quantizers(problem: &Problem, centre_keys: bool) -> [Quantizer; 3] {
+    let [q, k, v] = Quantizer::for_attention(problem);
+    [q, if centre_keys { k.centered() } else { k }, v]
+}
+
+/// What quantising leaves of values, as float64 in (batch, head, row, channel) order; `operand` is 0 for Q, 1 for K and 2 for V.
 #[pyfunction]
-#[pyo3(signature = (values, dims, dtype, tensor_layout, output, *, small, centred))]
+#[pyo3(signature = (values, dims, dtype, tensor_layout, output, *, operand, input_format, centre_keys))]
 #[expect(clippy::too_many_arguments, reason = "they come from Python by name")]
 pub(crate) fn round_trip(
     py: Python<'_>,
@@ -103,14 +112,15 @@ pub(crate) fn round_trip(
     dtype: &str,
     tensor_layout: &str,
     output: usize,
-    small: bool,
-    centred: bool,
+    operand: usize,
+    input_format: &str,
+    centre_keys: bool,
 ) -> PyResult<()> {
     let dims = Dims::new(dims.0, dims.1, dims.2, dims.3);
-    let quantizer = Quantizer::new(Fp8Format::E4m3);
-    let quantizer = if small { quantizer.with_largest_code(SMALL_CODES) } else { quantizer };
-    let quantizer = if centred { quantizer.centered() } else { quantizer };
     let run = || {
+        let problem = Problem::new(Shape::new(dims.batch, dims.heads, dims.len, dims.head_dim))?;
+        let (format, _) = InputFormat::of(input_format)?.choose(None, &problem)?;
+        let quantizer = quantizers(&problem.with_input_format(format), centre_keys)[operand.min(2)];
         // SAFETY: the Python package passes the address of an array of this dtype and these sizes without gaps, and holds it.
         let tensor = unsafe { quantize(&quantizer, values, dtype, dims, tensor_layout)? };
         // SAFETY: the Python package allocated one float64 for each value.

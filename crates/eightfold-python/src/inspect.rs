@@ -1,7 +1,7 @@
 //! What would run and why, and what there is to run on.
 
 use crate::failure::raise;
-use crate::words::{Scoring, Sizes, Wishes};
+use crate::words::{InputFormat, Scoring, Sizes, Wishes};
 use eightfold::cuda::compile;
 use eightfold::cuda::driver::Device;
 use eightfold::lab::compile::Compiler;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 /// Every kernel that is considered: its name with its knobs, whether it runs, and why. `device` is none for the CPU.
 #[pyfunction]
-#[pyo3(signature = (device, sizes, *, scoring, accuracy, output, fp8))]
+#[pyo3(signature = (device, sizes, *, scoring, accuracy, output, fp8, input_format))]
 pub(crate) fn explain(
     device: Option<usize>,
     sizes: Sizes,
@@ -19,14 +19,20 @@ pub(crate) fn explain(
     accuracy: &str,
     output: &str,
     fp8: bool,
+    input_format: &str,
 ) -> PyResult<Vec<(String, bool, String)>> {
     let explain = || {
         let problem = Wishes { sizes, scoring: &scoring, accuracy, output, lse: false }.problem()?;
+        let wanted = InputFormat::of(input_format)?;
+        let device = device.map(Device::open).transpose()?;
+        let problem = match fp8 {
+            true => problem,
+            false => problem.with_input_format(wanted.choose(device.as_ref(), &problem)?.0),
+        };
         let mut operands = Operands::assumed(&problem);
         let target = match device {
             None => Target::Cpu,
-            Some(ordinal) => {
-                let device = Device::open(ordinal)?;
+            Some(device) => {
                 let arch = device.arch()?;
                 // As a call quantises, and else as codes of others lie.
                 operands.v.layout = match (fp8, arch.has_clusters()) {
@@ -45,6 +51,25 @@ pub(crate) fn explain(
         Ok(considered.into_iter().map(|one| (one.variant.to_string(), one.chosen, one.reason)).collect())
     };
     explain().map_err(raise)
+}
+
+/// What Q and K are quantised to, and why: `input_format` itself unless it is `auto`.
+#[pyfunction]
+#[pyo3(signature = (device, sizes, *, scoring, accuracy, input_format))]
+pub(crate) fn choose_format(
+    device: Option<usize>,
+    sizes: Sizes,
+    scoring: Scoring,
+    accuracy: &str,
+    input_format: &str,
+) -> PyResult<(String, String)> {
+    let choose = || {
+        let problem = Wishes { sizes, scoring: &scoring, accuracy, output: "bf16", lse: false }.problem()?;
+        let device = device.map(Device::open).transpose()?;
+        let (format, reason) = InputFormat::of(input_format)?.choose(device.as_ref(), &problem)?;
+        Ok((format.to_string(), reason.to_owned()))
+    };
+    choose().map_err(raise)
 }
 
 /// Number, name, compute capability and multiprocessors.

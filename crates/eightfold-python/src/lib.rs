@@ -34,6 +34,7 @@ fn _eightfold(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paged::host::paged_append, module)?)?;
     module.add_function(wrap_pyfunction!(paged::host::merge_parts, module)?)?;
     module.add_function(wrap_pyfunction!(inspect::explain, module)?)?;
+    module.add_function(wrap_pyfunction!(inspect::choose_format, module)?)?;
     module.add_function(wrap_pyfunction!(inspect::devices, module)?)?;
     module.add_function(wrap_pyfunction!(inspect::compiler, module)?)?;
     module.add_function(wrap_pyfunction!(inspect::configure, module)?)?;

@@ -1,11 +1,11 @@
 //! Calls on a CUDA device: planned once for a kind of call, launched with addresses.
 
 use crate::failure::raise;
-use crate::words::{self, FourStrides, Scoring, Sizes, Wishes};
-use eightfold::Result;
+use crate::words::{self, FourStrides, InputFormat, Scoring, Sizes, Wishes};
 use eightfold::cuda::Workspace;
 use eightfold::cuda::call::{Addresses, CodeAttention, Codes, CodesOf, ValueAttention, ValuesOf};
 use eightfold::cuda::driver::{Device, Stream};
+use eightfold::{Fp8Format, Result};
 use pyo3::prelude::*;
 use std::ffi::c_void;
 
@@ -14,6 +14,7 @@ use std::ffi::c_void;
 pub(crate) struct Plan {
     device: Device,
     call: Call,
+    input_format: Fp8Format,
 }
 
 enum Call {
@@ -23,7 +24,7 @@ enum Call {
 
 /// Plans attention on f32, f16 or bf16. Compiles what is not compiled yet.
 #[pyfunction]
-#[pyo3(signature = (device, sizes, dtype, strides, *, scoring, accuracy, output, lse, centre_keys))]
+#[pyo3(signature = (device, sizes, dtype, strides, *, scoring, accuracy, output, lse, centre_keys, input_format))]
 #[expect(clippy::too_many_arguments, reason = "they come from Python by name")]
 pub(crate) fn plan_values(
     py: Python<'_>,
@@ -36,13 +37,18 @@ pub(crate) fn plan_values(
     output: &str,
     lse: bool,
     centre_keys: bool,
+    input_format: &str,
 ) -> PyResult<Plan> {
     let plan = || {
         let problem = Wishes { sizes, scoring: &scoring, accuracy, output, lse }.problem()?;
+        let wanted = InputFormat::of(input_format)?;
         let device = Device::open(device)?;
+        let (input_format, _) = wanted.choose(Some(&device), &problem)?;
+        let problem = problem.with_input_format(input_format);
         let [q, k, v, output] = [strides.0, strides.1, strides.2, strides.3].map(words::strides);
         let values = ValuesOf { format: words::value_format(dtype)?, q, k, v, output, centre_keys };
-        Ok(Plan { call: Call::Values(Box::new(ValueAttention::new(&device, &problem, values)?)), device })
+        let call = Call::Values(Box::new(ValueAttention::new(&device, &problem, values)?));
+        Ok(Plan { call, device, input_format })
     };
     py.detach(plan).map_err(raise)
 }
@@ -75,7 +81,8 @@ pub(crate) fn plan_codes(
             v: codes(strides.2, per_head.2),
             output: words::strides(strides.3),
         };
-        Ok(Plan { call: Call::Codes(Box::new(CodeAttention::new(&device, &problem, codes)?)), device })
+        let call = Call::Codes(Box::new(CodeAttention::new(&device, &problem, codes)?));
+        Ok(Plan { call, device, input_format: format })
     };
     py.detach(plan).map_err(raise)
 }
@@ -109,6 +116,12 @@ impl Plan {
         }
     }
 
+    /// The format of Q and K, after quantising.
+    #[getter]
+    fn input_format(&self) -> String {
+        self.input_format.to_string()
+    }
+
     /// How many kernels a launch puts into the stream.
     #[getter]
     fn kernels(&self) -> usize {
@@ -116,6 +129,35 @@ impl Plan {
             Call::Values(call) => call.kernels(),
             Call::Codes(call) => call.kernels(),
         }
+    }
+
+    /// Looks for values that are not finite, waits, and names the first; for plans of values. The arguments are those of `launch`.
+    #[expect(clippy::too_many_arguments, reason = "they are those of the launch")]
+    fn validate(
+        &self,
+        py: Python<'_>,
+        q: u64,
+        k: u64,
+        v: u64,
+        output: u64,
+        lse: u64,
+        workspace: u64,
+        workspace_bytes: usize,
+        stream: usize,
+    ) -> PyResult<()> {
+        let addresses = Addresses { q, k, v, output, lse: (lse != 0).then_some(lse) };
+        let validate = || {
+            // SAFETY: as for `launch_at`.
+            let stream = unsafe { Stream::from_raw(&self.device, stream as *mut c_void) };
+            // SAFETY: as for `launch_at`.
+            let mut workspace = unsafe { Workspace::from_trusted(&self.device, workspace, workspace_bytes) };
+            match &self.call {
+                // SAFETY: as for `launch_at`.
+                Call::Values(call) => unsafe { call.validate(&stream, &addresses, &mut workspace) },
+                Call::Codes(_) => Ok(()),
+            }
+        };
+        py.detach(validate).map_err(raise)
     }
 
     /// Puts the work into the stream and returns. `lse` is 0 where there is none; `scales` are for FP8.

@@ -1,5 +1,7 @@
 //! What Python says in words and tuples, as the library's types.
 
+use eightfold::cuda::call::{FormatChoice, best_format};
+use eightfold::cuda::driver::Device;
 use eightfold::cuda::quantize::ValueFormat;
 use eightfold::{
     Accuracy, Dims, Error, Fp8Format, Granularity, Layout, OutputFormat, Problem, Result, Shape, Strides, Window,
@@ -91,6 +93,42 @@ pub(crate) fn fp8_format(name: &str) -> Result<Fp8Format> {
         "e4m3" => Ok(Fp8Format::E4m3),
         "e5m2" => Ok(Fp8Format::E5m2),
         other => Err(Error::invalid("dtype", format!("{other} is not e4m3 or e5m2"), "convert it to one of them")),
+    }
+}
+
+/// What Q and K are quantised to, where values come in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InputFormat {
+    /// The most exact of those that are about as fast, on a device; E4M3 on the CPU.
+    Auto,
+    Of(Fp8Format),
+}
+
+impl InputFormat {
+    pub(crate) fn of(name: &str) -> Result<InputFormat> {
+        match name {
+            "auto" => Ok(InputFormat::Auto),
+            "e4m3" => Ok(InputFormat::Of(Fp8Format::E4m3)),
+            "int8" => Ok(InputFormat::Of(Fp8Format::Int8)),
+            other => Err(Error::invalid(
+                "input_format",
+                format!("{other:?} is not a format that Q and K are quantised to"),
+                "say \"auto\", \"e4m3\" or \"int8\"",
+            )),
+        }
+    }
+
+    /// The format for a problem, and why: words that begin with its name.
+    pub(crate) fn choose(self, device: Option<&Device>, problem: &Problem) -> Result<(Fp8Format, &'static str)> {
+        match (self, device) {
+            (InputFormat::Of(Fp8Format::Int8), _) => Ok((Fp8Format::Int8, "int8: as it was asked for")),
+            (InputFormat::Of(format), _) => Ok((format, "e4m3: as it was asked for")),
+            (InputFormat::Auto, Some(device)) => {
+                let FormatChoice { format, reason } = best_format(device, problem)?;
+                Ok((format, reason))
+            }
+            (InputFormat::Auto, None) => Ok((Fp8Format::E4m3, "e4m3: what the CPU takes unless it is told otherwise")),
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 """Measures the package beside torch's own attention, for a record:
 
-    python3 tests/h200.py python.json [--checks checks.tsv]... [--rounds 40] [--rehearse]
+    python3 tests/h200.py python.json [--checks checks.tsv]... [--rounds 40] [--rehearse] [--calls]
     eightfold records DIR --import python.json
 
 bf16 in, bf16 out, quantising included; what a call costs the host; models of transformers with random weights. Contestants take
 turns, and the order changes from turn to turn. --checks names what was tested before: pytest's --junitxml, or lines of a
-subject, a tab and a number of failures. --rehearse is the same on the CPU, small and without events: a test of this file.
+subject, a tab and a number of failures. --calls measures calls on tensors of each shape alone, in every format of Q and K. --rehearse
+is the same on the CPU, small and without events: a test of this file.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import eightfold
 from eightfold import _torch
 
-SHAPES = [(4, 16, 4096, 128), (2, 16, 16384, 128), (4, 16, 4096, 64), (2, 16, 16384, 64)]
+SHAPES = [(2, 16, 2048, 128), (4, 16, 4096, 128), (2, 16, 16384, 128), (4, 16, 4096, 64), (2, 16, 16384, 64)]
+FORMATS = ("e4m3", "int8")
 BACKENDS = {
     "torch-cudnn": SDPBackend.CUDNN_ATTENTION,
     "torch-flash": SDPBackend.FLASH_ATTENTION,
@@ -91,26 +93,47 @@ def last_plan():
 
 
 def contestants(q, k, v, causal):
-    """By name; and the backends that do not run, by reason."""
+    """By name, calls that take another v if they are given one; and those that do not run, by reason."""
 
     def theirs(backend):
-        def call():
+        def call(v=v):
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         return call
 
     def ours(**settings):
-        return lambda: eightfold.attention(q, k, v, tensor_layout="HND", is_causal=causal, **settings)
+        return lambda v=v: eightfold.attention(q, k, v, tensor_layout="HND", is_causal=causal, **settings)
 
-    calls, missing = {"eightfold": ours(), "eightfold, not centred": ours(centre_keys=False)}, {}
-    for name, backend in BACKENDS.items():
+    calls, missing = {"eightfold": ours(), "eightfold, e4m3, not centred": ours(input_format="e4m3", centre_keys=False)}, {}
+    wanted = {f"eightfold, {name}": ours(input_format=name) for name in FORMATS}
+    for name, call in (wanted | {name: theirs(backend) for name, backend in BACKENDS.items()}).items():
         try:
-            theirs(backend)()
-            calls[name] = theirs(backend)
-        except RuntimeError as error:
+            call()
+            calls[name] = call
+        except (RuntimeError, ValueError) as error:
             missing[name] = str(error).splitlines()[0]
     return calls, missing
+
+
+def difference(got, want):
+    return float((got.float() - want.float()).norm() / want.float().norm())
+
+
+def measure_format(device, name, call, best, v):
+    """What our call does with Q and K in this format, beside the fastest of torch's backends."""
+    differences = [difference(call(values), best(values)) for values in (v, v + 1)]
+    native = None if device.rehearse else plan_of(device, call)
+    return {"name": name, "kernel": native.variant if native else "cpu", "kernels": native.kernels if native else 0, "differences": differences}
+
+
+def plan_of(device, call):
+    """The native plan of a call, which may have been made long before."""
+    # A plan lives until its work is done.
+    device.wait()
+    _torch._plans.clear()
+    call()
+    return last_plan().native
 
 
 def measure_shape(device, shape, causal, rounds):
@@ -125,13 +148,18 @@ def measure_shape(device, shape, causal, rounds):
     times = in_turns(calls, rounds, lambda call: device.timed_ns(call, 3))
     median = {name: sorted(ns)[len(ns) // 2] for name, ns in times.items()}
     best = min((name for name in median if name in BACKENDS), key=median.get)
-    got, want = calls["eightfold"](), calls[best]()
-    kernel = "cpu" if device.rehearse else last_plan().native.variant
-    difference = float((got.float() - want.float()).norm() / want.float().norm())
-    print(f"{b},{h},{s},{d}{', causal' if causal else ''}: {median[best] / median['eightfold']:.2f}x {best}, difference {difference:.1e}")
+    formats = [
+        measure_format(device, name, calls[f"eightfold, {name}"], calls[best], v) for name in FORMATS if f"eightfold, {name}" in calls
+    ]
+    kernel = "cpu" if device.rehearse else plan_of(device, calls["eightfold"]).variant
+    off = difference(calls["eightfold"](), calls[best]())
+    print(f"{b},{h},{s},{d}{', causal' if causal else ''}: {median[best] / median['eightfold']:.2f}x {best}, difference {off:.1e}")
+    for one in formats:
+        speedup = median[best] / median[f"eightfold, {one['name']}"]
+        print(f"    {one['name']}: {speedup:.2f}x, differences {one['differences'][0]:.1e} {one['differences'][1]:.1e}, {one['kernels']} launches")
     return {
-        "batch": b, "heads": h, "len": s, "head_dim": d, "causal": causal, "kernel": kernel, "difference": difference,
-        "contestants": as_calls(times), "missing": missing,
+        "batch": b, "heads": h, "len": s, "head_dim": d, "causal": causal, "kernel": kernel, "difference": off,
+        "contestants": as_calls(times), "missing": missing, "formats": formats,
     }  # fmt: skip
 
 
@@ -252,7 +280,8 @@ def read_checks(paths):
 
 def versions(device):
     found = {"eightfold": eightfold.__version__, "Python": platform.python_version(), "torch": torch.__version__}
-    found["transformers"] = importlib.metadata.version("transformers")
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["transformers"] = importlib.metadata.version("transformers")
     if not device.rehearse:
         found |= {"CUDA": torch.version.cuda, "cuDNN": str(torch.backends.cudnn.version())}
     return found
@@ -265,6 +294,7 @@ def main(arguments=None):
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--generations", action="store_true", help="what models generate, and nothing else")
+    parser.add_argument("--calls", action="store_true", help="calls on tensors of each shape, and nothing else")
     arguments = parser.parse_args(arguments)
     device = Device(arguments.rehearse)
     torch.manual_seed(0)
@@ -278,10 +308,13 @@ def main(arguments=None):
         run = {
             "versions": versions(device),
             "shapes": [measure_shape(device, shape, causal, rounds(shape)) for shape in shapes for causal in (False, True)],
-            "host": measure_host(device, 5 * arguments.rounds),
-            "models": measure_models(device),
-            "generations": measure_generations(device),
         }
+        if not arguments.calls:
+            run |= {
+                "host": measure_host(device, 5 * arguments.rounds),
+                "models": measure_models(device),
+                "generations": measure_generations(device),
+            }
     with open(arguments.file, "w") as file:
         json.dump({"run": run, "tests": read_checks(arguments.checks)}, file)
 

@@ -46,6 +46,20 @@ def test_a_rehearsal_becomes_a_record(tmp_path):
     assert subprocess.run(command, capture_output=True).returncode == 1
 
 
+def test_a_rehearsal_of_calls_alone_becomes_a_record_too(tmp_path):
+    file = tmp_path / "calls.json"
+    h200.main([str(file), "--rounds", "2", "--rehearse", "--calls"])
+    run = json.loads(file.read_text())["run"]
+    assert sorted(run) == ["shapes", "versions"]
+    for shape in run["shapes"]:
+        e4m3, int8 = shape["formats"]
+        # The CPU takes E4M3 where nothing is asked for.
+        assert shape["difference"] == e4m3["differences"][0] > int8["differences"][0] > 0
+    done = subprocess.run([sys.executable, "-m", "eightfold", "records", str(tmp_path / "runs"), "--import", str(file)], capture_output=True, text=True)
+    if not (done.returncode == 2 and "built without the command" in done.stderr):
+        assert done.returncode == 0 and len(list((tmp_path / "runs").glob("*-python/record.json"))) == 1, done.stdout + done.stderr
+
+
 def test_what_failed_is_counted(tmp_path):
     (tmp_path / "tests.xml").write_text(JUNIT.replace("HOW", "<failure/>"))
     checks = h200.read_checks([str(tmp_path / "tests.xml")])

@@ -178,6 +178,20 @@ def test_centring_helps_keys_with_an_outlying_channel():
     assert "float64" in str(found)
 
 
+def test_int8_loses_less_and_always_centres_keys():
+    q, k, v = values(14, 1, 300, 4, 64), values(15, 1, 300, 2, 64), values(16, 1, 300, 2, 64)
+    k[..., 3] += 20.0
+    settings = dict(is_causal=True, accuracy="precise")
+    e4m3, int8 = (eightfold.check(q, k, v, input_format=format, **settings) for format in ("e4m3", "int8"))
+    assert int8.total < 0.75 * e4m3.total and int8.kernel < 0.005 and int8.input_format == "int8"
+    assert eightfold.check(q, k, v, centre_keys=False, input_format="int8", **settings) == int8 and "to int8" in str(int8)
+    auto, alike = (eightfold.attention(q, k, v, **format) for format in ({}, {"input_format": "e4m3"}))
+    assert np.array_equal(auto, alike)
+    for format, text in (("e5m2", "'e5m2' is not a format; say one of auto, e4m3, int8"), (None, "None is not a format")):
+        with pytest.raises(ValueError, match=f"input_format: {text}"):
+            eightfold.attention(q, k, v, input_format=format)
+
+
 def test_check_takes_some_heads_of_long_sequences():
     q = values(10, 1, 4096, 8, 8)
     found = eightfold.check(q, q, q, is_causal=True)
@@ -187,7 +201,11 @@ def test_check_takes_some_heads_of_long_sequences():
 
 def test_explain_names_what_runs_first():
     lines = eightfold.explain((1, 512, 8, 64), device="cpu", accuracy="precise").splitlines()
-    assert lines[0].startswith("runs  cpu:") and all(line.startswith("no ") for line in lines[1:])
+    assert lines[0].startswith("runs  cpu:") and all(line.startswith("no ") for line in lines[1:-1])
+    assert lines[-1] == "quantises q and k to e4m3: what the CPU takes unless it is told otherwise"
+    named = eightfold.explain((1, 512, 8, 64), device="cpu", input_format="int8")
+    assert named.startswith("runs  cpu:") and named.endswith("quantises q and k to int8: as it was asked for")
+    assert "quantises" not in eightfold.explain((1, 512, 8, 64), device="cpu", fp8=True)
     assert eightfold.explain(Q, Q, Q, device="cpu")
 
 

@@ -21,6 +21,10 @@ class Native:
 
     def __init__(self, planned, workspace_bytes=512, zeroed_bytes=0):
         self.planned, self.workspace_bytes, self.zeroed_bytes, self.launched = planned, workspace_bytes, zeroed_bytes, []
+        self.looked_at = []
+
+    def validate(self, *arguments):
+        self.looked_at.append(arguments)
 
     def launch(self, *arguments, **settings):
         self.launched.append((*arguments, *settings.values()))
@@ -63,7 +67,7 @@ def test_a_kind_of_call_is_planned_once_and_launched_with_addresses(native):
     assert (device, sizes, dtype) == (0, (2, 4, 4, 32, 32, 64, 64), "bf16")
     packed_strides = (32 * 3 * 4 * 64, 64, 3 * 4 * 64, 1)
     assert strides == (packed_strides,) * 3 + ((32 * 4 * 64, 64, 4 * 64, 1),)
-    assert settings == dict(scoring=SCORING, accuracy="fast", output="bf16", lse=True, centre_keys=True)
+    assert settings == dict(scoring=SCORING, accuracy="fast", output="bf16", lse=True, centre_keys=True, input_format="auto")
     at = made[0].launched[0]
     assert at[:5] == (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr())
     assert at[5] != 0 and at[6:] == (512, 77, None)
@@ -81,6 +85,55 @@ def test_windows_softcaps_and_sinks_reach_the_plan(native):
     assert sizes == (1, 2, 2, 8, 8, 64, 32) and strides[3] == (512, 32, 64, 1)
     # That there are sinks decides what is planned, and not what they are.
     assert named["scoring"] == dict(causal=False, sm_scale=None, window=(5, 0), softcap=2.0, sinks=[])
+
+
+def test_the_format_of_q_and_k_reaches_the_plan_from_every_door(native):
+    made, _ = native
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.bfloat16)
+    by_heads = q.transpose(1, 2)
+    doors = [
+        lambda **format: eightfold.attention(q, q, q, **format),
+        lambda **format: eightfold.sageattn(q, q, q, "NHD", **format),
+        lambda **format: torch.ops.eightfold.attention(q, q, q, None, None, None, "NHD", False, None, "fast", True, None, False, **format),
+        lambda **format: eightfold.warmup([(1, 8, 2, 64)], device="cpu", **format),
+    ]
+    for door in doors:
+        _torch._plans.clear()
+        made.clear()
+        for settings in ({}, {"input_format": "auto"}, {"input_format": "int8"}, {"input_format": "e4m3"}):
+            door(**settings)
+        assert [plan.planned[1]["input_format"] for plan in made] == ["auto", "int8", "e4m3"]
+    made.clear()
+    for format in ("int8", "auto"):
+        _torch._plans.clear()
+        with torch.no_grad(), eightfold.replace_sdpa(input_format=format) as served:
+            torch.nn.functional.scaled_dot_product_attention(by_heads, by_heads, by_heads)
+        assert served.calls == 1 and made[-1].planned[1]["input_format"] == format
+    from eightfold import diffusers
+
+    diffusers.wrap(None, input_format="int8")(q, q, q)
+    assert made[-1].planned[1]["input_format"] == "int8"
+
+
+def test_values_are_looked_at_where_that_is_asked_for_and_never_in_a_graph(native, monkeypatch):
+    made, _ = native
+    q = torch.zeros(1, 8, 2, 64)
+    eightfold.attention(q, q, q)
+    eightfold.attention(q, q, q, validate=True, return_lse=True)
+    eightfold.attention(q, q, q, validate=True)
+    torch.ops.eightfold.attention(q, q, q, None, None, None, "NHD", False, None, "fast", True, None, False, validate=True)
+    eightfold.sageattn(q, q, q, "NHD", validate=True)
+    first, with_lse = made
+    # It is the same plan, and the look has the addresses of the launch.
+    assert [len(plan.launched) for plan in made] == [4, 1] and [len(plan.looked_at) for plan in made] == [3, 1]
+    for looks, launches in ((first.looked_at, first.launched[1:]), (with_lse.looked_at, with_lse.launched)):
+        assert looks == [launched[:8] for launched in launches]
+    codes = q.to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="validate: looks at f32, f16 and bf16, and q is FP8 already; leave it out"):
+        eightfold.attention(codes, codes, codes, q_descale=1.0, k_descale=1.0, v_descale=1.0, validate=True)
+    monkeypatch.setattr(_torch, "_is_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="validate: looks and waits"):
+        eightfold.attention(q, q, q, validate=True)
 
 
 def test_scales_go_in_as_addresses(native):
@@ -164,7 +217,7 @@ def test_warmup_plans_what_is_called_later(native):
 def test_a_mistake_plans_nothing(native):
     made, _ = native
     q = torch.zeros(1, 8, 2, 64)
-    for k, settings in [(q.half(), {}), (q[0], {}), (q, {"out": [0.0]}), (q[:, :, :, :32], {}), (q, {"accuracy": "best"}), (q, {"k_descale": 1.0}), (q, {"out": q[..., :32]})]:
+    for k, settings in [(q.half(), {}), (q[0], {}), (q, {"out": [0.0]}), (q[:, :, :, :32], {}), (q, {"accuracy": "best"}), (q, {"k_descale": 1.0}), (q, {"out": q[..., :32]}), (q, {"input_format": "e5m2"})]:
         with pytest.raises((TypeError, ValueError)):
             eightfold.attention(q, k, k, **settings)
     assert made == [] and _torch._plans == {}

@@ -64,12 +64,32 @@ def test_the_operator_passes_its_checks():
         (q, k, v, None, None, None, "NHD", True, None, "fast", True, None, True),
         (q, k, v, None, None, None, "HND", False, 0.1, "precise", False, torch.bfloat16, False),
         (q, k, v[..., :32].contiguous(), None, None, None, "NHD", True, None, "fast", True, None, True, 5, 0, 2.0, torch.ones(2)),
+        (q, k, v, None, None, None, "NHD", False, None, "fast", True, None, True, -1, -1, 0.0, None, "int8", True),
     ]:
         assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
     # The other checks do arithmetic on the inputs, which torch has none of for FP8.
     arguments = (*codes, one, one, one, "NHD", False, None, "fast", True, None, False)
     done = torch.library.opcheck(operator, arguments, test_utils=("test_faketensor", "test_autograd_registration"))
     assert set(done.values()) == {"SUCCESS"}
+
+
+def test_int8_is_closer_than_e4m3_and_has_its_shapes():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = tensors(13, 2, 300, 4, 64, dtype=torch.bfloat16)
+    found = {format: eightfold.check(q, k, v, accuracy="precise", input_format=format) for format in ("auto", "e4m3", "int8")}
+    assert found["auto"].total == found["e4m3"].total and found["auto"].input_format == "e4m3"
+    assert found["int8"].total < 0.75 * found["e4m3"].total and found["int8"].kernel < 0.005, found
+    compiled = torch.compile(lambda q, k, v: eightfold.attention(q, k, v, input_format="int8"), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v), eightfold.attention(q, k, v, input_format="int8"))
+    with torch.no_grad(), eightfold.replace_sdpa(input_format="int8") as served:
+        got = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+    assert served.calls == 1 and torch.equal(got.transpose(1, 2), eightfold.sageattn(q, k, v, "NHD", input_format="int8"))
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 32, 64, dtype=torch.bfloat16)
+        assert eightfold.attention(q, q, q, input_format="int8").shape == q.shape
+        with pytest.raises(ValueError, match="input_format: 'int4' is not a format; say one of auto, e4m3, int8"):
+            eightfold.attention(q, q, q, input_format="int4")
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -89,6 +109,8 @@ def test_fp8_compiles_with_numbers_as_scales():
     codes = [x.to(torch.float8_e4m3fn) for x in tensors(4, 1, 16, 2, 64)]
     f = lambda q, k, v: eightfold.attention(q, k, v, q_descale=0.5, k_descale=1.0, v_descale=2.0)  # noqa: E731
     assert torch.equal(torch.compile(f, fullgraph=True, backend="aot_eager")(*codes), f(*codes))
+    with pytest.raises(ValueError, match="input_format: says what values are quantised to, and q is FP8 already; leave it out"):
+        eightfold.attention(*codes, q_descale=0.5, k_descale=1.0, v_descale=2.0, input_format="int8")
 
 
 def test_replaced_sdpa_compiles_as_one_graph():
@@ -148,6 +170,7 @@ Q = torch.ones(1, 8, 2, 64)
         (TypeError, "out_dtype: torch.float64", Q, {"out_dtype": torch.float64}),
         (TypeError, "out: is ndarray, but others are torch tensors", Q, {"out": Q.numpy()}),
         (ValueError, "k_descale: k is not FP8", Q, {"k_descale": 1.0}),
+        (ValueError, "input_format: 'e5m2' is not a format", Q, {"input_format": "e5m2"}),
         (ValueError, "sm_scale: -1.0 is not a finite positive number", Q, {"sm_scale": -1.0}),
         (ValueError, "stream: is for tensors on a CUDA device", Q, {"stream": object()}),
     ],
@@ -156,6 +179,14 @@ def test_mistakes_are_named_with_their_fix(kind, text, k, settings):
     with pytest.raises(kind) as caught:
         eightfold.attention(Q, k, k, **settings)
     assert text in str(caught.value) and "; " in str(caught.value)
+
+
+def test_values_that_are_not_finite_are_told_with_their_place():
+    q, k, v = tensors(17, 2, 9, 4, 64, dtype=torch.bfloat16)
+    k[1, 5, 2, 9] = float("inf")
+    for settings in ({}, {"validate": True}, {"validate": True, "input_format": "int8"}):
+        with pytest.raises(ValueError, match=r"^k \(values\): inf at batch 1, head 2, row 5, channel 9; "):
+            eightfold.attention(q, k, v, **settings)
 
 
 def test_meta_tensors_have_nothing_to_compute():

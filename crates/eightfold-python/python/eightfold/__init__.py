@@ -13,7 +13,7 @@ scales. Nothing is imported that was not imported before: torch is used where it
 
 from __future__ import annotations
 
-from ._attention import ACCURACIES, LAYOUTS, attention, sageattn
+from ._attention import ACCURACIES, INPUT_FORMATS, LAYOUTS, attention, sageattn
 from ._check import Check, check
 from ._eightfold import DeviceError, Unavailable, __version__
 from ._machine import configure, doctor, explain, warmup
@@ -22,6 +22,7 @@ from ._sdpa import replace_sdpa
 
 __all__ = [
     "ACCURACIES",
+    "INPUT_FORMATS",
     "LAYOUTS",
     "Check",
     "DeviceError",

@@ -14,9 +14,11 @@ from .flash_attn import flash_attn_with_kvcache as flash_attn_with_kvcache
 __version__: str
 
 _Accuracy = Literal["fast", "balanced", "exact-exp", "precise"]
+_InputFormat = Literal["auto", "e4m3", "int8"]
 _Layout = Literal["NHD", "HND"]
 
 ACCURACIES: tuple[_Accuracy, ...]
+INPUT_FORMATS: tuple[_InputFormat, ...]
 LAYOUTS: tuple[_Layout, ...]
 
 # A torch tensor, a numpy array, or another with __dlpack__; the result is of the same kind.
@@ -39,10 +41,12 @@ def attention(
     sinks: Any = ...,
     accuracy: _Accuracy = ...,
     centre_keys: bool = ...,
+    input_format: _InputFormat = ...,
     out: _T | None = ...,
     out_dtype: Any = ...,
     return_lse: Literal[False] = ...,
     stream: Any = ...,
+    validate: bool = ...,
 ) -> _T: ...
 @overload
 def attention(
@@ -61,10 +65,12 @@ def attention(
     sinks: Any = ...,
     accuracy: _Accuracy = ...,
     centre_keys: bool = ...,
+    input_format: _InputFormat = ...,
     out: _T | None = ...,
     out_dtype: Any = ...,
     return_lse: Literal[True],
     stream: Any = ...,
+    validate: bool = ...,
 ) -> tuple[_T, _T]: ...
 @overload
 def paged_attention(
@@ -139,6 +145,7 @@ class Check:
     quantiser_otherwise: float
     centre_keys: bool
     accuracy: str
+    input_format: str
     heads: tuple[int, int]
     recommendation: str
 
@@ -154,6 +161,7 @@ def check(
     softcap: float = ...,
     accuracy: _Accuracy = ...,
     centre_keys: bool = ...,
+    input_format: _InputFormat = ...,
 ) -> Check: ...
 def configure(*, nvrtc: str | os.PathLike[str] | None = ..., cache: str | os.PathLike[str] | None = ...) -> None: ...
 def doctor() -> str: ...
@@ -168,6 +176,7 @@ def explain(
     softcap: float = ...,
     sinks: Any = ...,
     accuracy: _Accuracy = ...,
+    input_format: _InputFormat = ...,
     fp8: bool | None = ...,
     device: int | str | None = ...,
 ) -> str: ...
@@ -175,4 +184,4 @@ def warmup(
     shapes: Sequence[Sequence[Any]], *, dtype: Any = ..., tensor_layout: _Layout = ..., device: Any = ..., **settings: Any
 ) -> list[str]: ...
 
-def replace_sdpa(*, accuracy: _Accuracy = ..., centre_keys: bool = ...) -> AbstractContextManager[Served]: ...
+def replace_sdpa(*, accuracy: _Accuracy = ..., centre_keys: bool = ..., input_format: _InputFormat = ...) -> AbstractContextManager[Served]: ...

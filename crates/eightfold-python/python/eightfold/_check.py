@@ -9,7 +9,8 @@ import numpy as np
 
 from . import _eightfold
 from ._attention import attention
-from ._rules import check_words, scoring_of, sizes_of
+from ._machine import device_of
+from ._rules import check_input_format, check_words, scoring_of, sizes_of
 
 # Pairs of a query and a key, over all heads, that are looked at: some seconds in float64.
 _MOST_PAIRS = 1 << 26
@@ -25,23 +26,29 @@ class Check:
     quantiser: float
     #: What the kernel costs on the quantised tensors.
     kernel: float
-    #: What quantising would cost if K were not centred, or were, where it is not.
+    #: What quantising would cost if K were not centred, or were, where it is not; in INT8 it always is.
     quantiser_otherwise: float
     centre_keys: bool
     accuracy: str
+    #: What q and k were quantised to.
+    input_format: str
     #: Heads that were looked at, of all.
     heads: tuple
     recommendation: str
 
     def __str__(self) -> str:
         other = "with" if not self.centre_keys else "without"
+        otherwise = "" if self.input_format == "int8" else f"({self.quantiser_otherwise:.2%} {other} centring) "
         return (
-            f"error {self.total:.2%} against float64 ({self.heads[0]} of {self.heads[1]} heads): quantising {self.quantiser:.2%} "
-            f"({self.quantiser_otherwise:.2%} {other} centring), kernel {self.kernel:.2%} in accuracy {self.accuracy!r}\n{self.recommendation}"
+            f"error {self.total:.2%} against float64 ({self.heads[0]} of {self.heads[1]} heads): quantising to {self.input_format} "
+            f"{self.quantiser:.2%} {otherwise}and kernel {self.kernel:.2%} in accuracy {self.accuracy!r}\n{self.recommendation}"
         )
 
 
-def check(q, k, v, *, tensor_layout="NHD", is_causal=False, sm_scale=None, window_size=(-1, -1), softcap=0.0, accuracy="fast", centre_keys=True):
+def check(
+    q, k, v, *, tensor_layout="NHD", is_causal=False, sm_scale=None, window_size=(-1, -1), softcap=0.0, accuracy="fast", centre_keys=True,
+    input_format="auto",
+):  # fmt: skip
     """Runs attention on these very tensors, and in float64 beside it: how large the error is, and what it is made of.
 
     For long sequences some heads are taken. The result is a :class:`Check`, which prints as two lines.
@@ -56,11 +63,15 @@ def check(q, k, v, *, tensor_layout="NHD", is_causal=False, sm_scale=None, windo
     if "float8" in str(q.dtype):
         raise TypeError("q: is FP8 already, so that what quantising cost is gone; pass the values that it was made of")
     sizes = sizes_of(q.shape, k.shape, v.shape, tensor_layout)
+    check_input_format(input_format, False)
     batch, heads, kv_heads, rows, keys, dim, value_dim = sizes
+    scoring = scoring_of(is_causal, sm_scale, window_size, softcap)
+    input_format, _ = _eightfold.choose_format(device_of(q), sizes, scoring=scoring, accuracy=accuracy, input_format=input_format)
+    centre_keys = bool(centre_keys) or input_format == "int8"
     with _no_grad():
         out = attention(
             q, k, v, tensor_layout=tensor_layout, is_causal=is_causal, sm_scale=sm_scale, window_size=window_size, softcap=softcap,
-            accuracy=accuracy, centre_keys=centre_keys,
+            accuracy=accuracy, centre_keys=centre_keys, input_format=input_format,
         )  # fmt: skip
     order = (0, 2, 1, 3) if tensor_layout == "NHD" else (0, 1, 2, 3)
     host = lambda x: _as_f32(x).transpose(order)  # noqa: E731
@@ -75,15 +86,15 @@ def check(q, k, v, *, tensor_layout="NHD", is_causal=False, sm_scale=None, windo
     if not all(np.isfinite(x).all() for x in (qs, ks, vs)):
         raise ValueError("q, k or v: holds NaN or an infinity, which FP8 attention turns into results without meaning; look for where it comes from")
     part_sizes = (sequences, some_kv * group, some_kv, rows, keys, dim, value_dim)
-    scoring = scoring_of(is_causal, sm_scale, window_size, softcap)
     exact = _reference(qs.astype(np.float64), ks.astype(np.float64), vs.astype(np.float64), part_sizes, scoring)
 
     def on_codes(centred):
         return _reference(
-            _round_trip(qs, True, False), _round_trip(ks, True, centred), _round_trip(vs, False, False), part_sizes, scoring
+            *(_round_trip(values, operand, input_format, centred) for operand, values in enumerate((qs, ks, vs))), part_sizes, scoring
         )
 
-    quantised, otherwise = on_codes(centre_keys), on_codes(not centre_keys)
+    quantised = on_codes(centre_keys)
+    otherwise = quantised if input_format == "int8" else on_codes(not centre_keys)
     total, quantiser, kernel = _error(result, exact), _error(quantised, exact), _error(result, quantised)
     other = _error(otherwise, exact)
     return Check(
@@ -91,8 +102,9 @@ def check(q, k, v, *, tensor_layout="NHD", is_causal=False, sm_scale=None, windo
         quantiser,
         kernel,
         other,
-        bool(centre_keys),
+        centre_keys,
         accuracy,
+        input_format,
         (sequences * some_kv * group, batch * heads),
         _recommend(quantiser, kernel, other, centre_keys, accuracy),
     )
@@ -113,9 +125,12 @@ def _error(values, exact):
     return float(np.linalg.norm(values - exact)) / size if size else 0.0
 
 
-def _round_trip(values, small, centred):
+def _round_trip(values, operand, input_format, centre_keys):
     result = np.empty(values.shape, np.float64)
-    _eightfold.round_trip(values.ctypes.data, values.shape, "f32", "HND", result.ctypes.data, small=small, centred=bool(centred))
+    _eightfold.round_trip(
+        values.ctypes.data, values.shape, "f32", "HND", result.ctypes.data,
+        operand=operand, input_format=input_format, centre_keys=bool(centre_keys),
+    )  # fmt: skip
     return result
 
 

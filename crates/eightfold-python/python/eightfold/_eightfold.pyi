@@ -23,7 +23,12 @@ class Plan:
     @property
     def variant(self) -> str: ...
     @property
+    def input_format(self) -> str: ...
+    @property
     def kernels(self) -> int: ...
+    def validate(
+        self, q: int, k: int, v: int, output: int, lse: int, workspace: int, workspace_bytes: int, stream: int
+    ) -> None: ...
     def launch(
         self,
         q: int,
@@ -48,6 +53,7 @@ def plan_values(
     output: str,
     lse: bool,
     centre_keys: bool,
+    input_format: str,
 ) -> Plan: ...
 def plan_codes(
     device: int,
@@ -75,6 +81,7 @@ def attend_values(
     accuracy: str,
     output_dtype: str,
     centre_keys: bool,
+    input_format: str,
 ) -> None: ...
 def attend_codes(
     q: int,
@@ -92,12 +99,23 @@ def attend_codes(
     output_dtype: str,
 ) -> None: ...
 def round_trip(
-    values: int, dims: tuple[int, ...], dtype: str, tensor_layout: str, output: int, *, small: bool, centred: bool
+    values: int,
+    dims: tuple[int, ...],
+    dtype: str,
+    tensor_layout: str,
+    output: int,
+    *,
+    operand: int,
+    input_format: str,
+    centre_keys: bool,
 ) -> None: ...
 def reference(q: int, k: int, v: int, output: int, sizes: _Sizes, *, scoring: _Scoring) -> None: ...
 def explain(
-    device: int | None, sizes: _Sizes, *, scoring: _Scoring, accuracy: str, output: str, fp8: bool
+    device: int | None, sizes: _Sizes, *, scoring: _Scoring, accuracy: str, output: str, fp8: bool, input_format: str
 ) -> list[tuple[str, bool, str]]: ...
+def choose_format(
+    device: int | None, sizes: _Sizes, *, scoring: _Scoring, accuracy: str, input_format: str
+) -> tuple[str, str]: ...
 def devices() -> list[tuple[int, str, tuple[int, int], int]]: ...
 def compiler() -> str: ...
 def configure(*, nvrtc: str | None, folders: list[str], cache: str | None) -> None: ...

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from . import _eightfold
-from ._rules import check_words, scoring_of, sizes_of
+from ._rules import check_input_format, check_words, scoring_of, sizes_of
 
 _UNSET = object()
 _settled = False
@@ -80,10 +80,21 @@ def _shapes(q, k, v, tensor_layout):
     return sizes_of(shape(q), shape(k), shape(v), tensor_layout)
 
 
+def device_of(q):
+    """The number of the CUDA device that a tensor is on, which can then be asked; ``None`` for the CPU."""
+    own = getattr(q, "device", None)
+    if getattr(own, "type", "cpu") != "cuda":
+        return None
+    settle()
+    return own.index
+
+
 def explain(
-    q, k=None, v=None, *, tensor_layout="NHD", is_causal=False, window_size=(-1, -1), softcap=0.0, sinks=None, accuracy="fast", fp8=None, device=None
+    q, k=None, v=None, *, tensor_layout="NHD", is_causal=False, window_size=(-1, -1), softcap=0.0, sinks=None, accuracy="fast", input_format="auto",
+    fp8=None, device=None,
 ):  # fmt: skip
-    """Every kernel that is considered for a call, the one that runs first, with reasons.
+    """Every kernel that is considered for a call, the one that runs first, with reasons; then, for tensors that are quantised in the
+    call, to what, and why.
 
     ``q``, ``k`` and ``v`` are tensors or shapes; k and v are as q where they are left out. ``device`` is ``"cpu"`` or the number
     of a CUDA device, and where it is left out that of q.
@@ -96,18 +107,23 @@ def explain(
     k = q if k is None else k
     v = k if v is None else v
     sizes = _shapes(q, k, v, tensor_layout)
-    if device is None:
-        own = getattr(q, "device", None)
-        device = own.index if getattr(own, "type", "cpu") == "cuda" else "cpu"
     if fp8 is None:
         fp8 = "float8" in str(getattr(q, "dtype", ""))
-    if device != "cpu":
-        settle()
-    ordinal = None if device == "cpu" else int(str(device).rsplit(":", 1)[-1])
+    if device is None:
+        ordinal = device_of(q)
+    else:
+        ordinal = None if device == "cpu" else int(str(device).rsplit(":", 1)[-1])
+        if ordinal is not None:
+            settle()
     # Whether there are some decides, and not what they are.
     scoring = scoring_of(is_causal, None, window_size, softcap, None if sinks is None else [])
-    considered = _eightfold.explain(ordinal, sizes, scoring=scoring, accuracy=accuracy, output="bf16", fp8=bool(fp8))
-    return "\n".join(f"{'runs' if chosen else 'no  '}  {name}: {reason}" for name, chosen, reason in considered)
+    check_input_format(input_format, bool(fp8))
+    common = dict(scoring=scoring, accuracy=accuracy, input_format=input_format)
+    considered = _eightfold.explain(ordinal, sizes, output="bf16", fp8=bool(fp8), **common)
+    lines = [f"{'runs' if chosen else 'no  '}  {name}: {reason}" for name, chosen, reason in considered]
+    if not fp8:
+        lines.append(f"quantises q and k to {_eightfold.choose_format(ordinal, sizes, **common)[1]}")
+    return "\n".join(lines)
 
 
 def warmup(shapes, *, dtype=None, tensor_layout="NHD", device="cuda", **settings):

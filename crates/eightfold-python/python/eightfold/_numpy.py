@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import _eightfold
-from ._rules import check_sinks, check_words, descales_missing, descales_unused, scoring_of, sizes_of
+from ._rules import check_input_format, check_sinks, check_validate, check_words, descales_missing, descales_unused, scoring_of, sizes_of
 
 _VALUES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _CODES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
@@ -37,7 +37,7 @@ def _scales(name, descale, batch, heads, kv_heads):
 
 def attention(
     q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-    window_size=(-1, -1), softcap=0.0, sinks=None,
+    window_size=(-1, -1), softcap=0.0, sinks=None, input_format="auto", validate=False,
 ):  # fmt: skip
     check_words(tensor_layout, accuracy)
     kinds = [_kind(name, array) for name, array in zip("qkv", (q, k, v))]
@@ -52,6 +52,9 @@ def attention(
         sinks = sinks.tolist()
     shape = (*q.shape[:3], channels)
     is_fp8 = kinds[0] in _CODES.values()
+    check_input_format(input_format, is_fp8)
+    # Quantising looks at every value in any case.
+    check_validate(validate, is_fp8)
     if out is not None and not isinstance(out, np.ndarray):
         raise TypeError(f"out: {type(out).__name__} is no numpy array; make it with numpy.empty_like(q)")
     wanted = out_dtype if out_dtype is not None else (out.dtype if out is not None else None)
@@ -83,7 +86,7 @@ def attention(
         for name, descale in zip("qkv", (q_descale, k_descale, v_descale)):
             if descale is not None:
                 raise descales_unused(name)
-        _eightfold.attend_values(*at, lse_at, sizes, kinds[0], tensor_layout, centre_keys=bool(centre_keys), **common)
+        _eightfold.attend_values(*at, lse_at, sizes, kinds[0], tensor_layout, centre_keys=bool(centre_keys), input_format=input_format, **common)
     if out is not None and result is not out:
         out[...] = result
         result = out

@@ -7,6 +7,7 @@ import numbers
 
 ACCURACIES = ("fast", "balanced", "exact-exp", "precise")
 LAYOUTS = ("NHD", "HND")
+INPUT_FORMATS = ("auto", "e4m3", "int8")
 
 Sizes = tuple  # batch, query heads, key heads, queries, keys, channels of q and k, channels of v
 
@@ -20,6 +21,18 @@ def check_words(tensor_layout: str, accuracy: str) -> None:
     check_layout(tensor_layout)
     if accuracy not in ACCURACIES:
         raise ValueError(f"accuracy: {accuracy!r} is not a mode; say one of {', '.join(ACCURACIES)}")
+
+
+def check_input_format(input_format: str, is_fp8: bool) -> None:
+    if input_format not in INPUT_FORMATS:
+        raise ValueError(f"input_format: {input_format!r} is not a format; say one of {', '.join(INPUT_FORMATS)}")
+    if is_fp8 and input_format != "auto":
+        raise ValueError("input_format: says what values are quantised to, and q is FP8 already; leave it out")
+
+
+def check_validate(validate: bool, is_fp8: bool) -> None:
+    if validate and is_fp8:
+        raise ValueError("validate: looks at f32, f16 and bf16, and q is FP8 already; leave it out")
 
 
 def scoring_of(is_causal, sm_scale, window_size, softcap, sinks=None) -> dict:

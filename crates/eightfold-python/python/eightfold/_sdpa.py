@@ -24,7 +24,7 @@ class Served:
 
 
 @functools.lru_cache(maxsize=4096)
-def kernel_refusal(device, sizes, is_causal, softcap, has_sinks, accuracy):
+def kernel_refusal(device, sizes, is_causal, softcap, has_sinks, accuracy, input_format="auto"):
     """Why no kernel takes such a call there, the CPU being no device; ``None`` where one does."""
     from ._machine import settle
 
@@ -32,7 +32,9 @@ def kernel_refusal(device, sizes, is_causal, softcap, has_sinks, accuracy):
         settle()
     scoring = scoring_of(is_causal, None, None, softcap, [] if has_sinks else None)
     try:
-        considered = _eightfold.explain(device, sizes, scoring=scoring, accuracy=accuracy, output="bf16", fp8=False)
+        considered = _eightfold.explain(
+            device, sizes, scoring=scoring, accuracy=accuracy, output="bf16", fp8=False, input_format=input_format
+        )
     except (RuntimeError, ValueError) as error:
         reason = str(error)
     else:
@@ -43,7 +45,10 @@ def kernel_refusal(device, sizes, is_causal, softcap, has_sinks, accuracy):
     return f"head dim {sizes[5]}" if reason.startswith(("head_dim", "value_dim")) else reason.split(";")[0]
 
 
-def refusal(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, enable_gqa=False, *, softcap=0.0, sinks=None, accuracy="fast"):
+def refusal(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, enable_gqa=False, *, softcap=0.0, sinks=None, accuracy="fast",
+    input_format="auto",
+):  # fmt: skip
     """Why a call of scaled_dot_product_attention cannot be served; ``None`` where it can."""
     import torch
 
@@ -77,8 +82,10 @@ def refusal(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, e
     if torch.compiler.is_compiling():
         # A compiler cannot ask what has a kernel: these head dims have, of K as of V, everywhere and whatever the scores.
         reason = next((f"head dim {dim}" for dim in (channels, value.shape[3]) if dim % 8 or dim > 256), None)
+        if input_format == "int8" and device is not None:
+            reason = "int8, compiled"
     else:
-        reason = kernel_refusal(device, sizes, is_causal, softcap, sinks is not None, accuracy)
+        reason = kernel_refusal(device, sizes, is_causal, softcap, sinks is not None, accuracy, input_format)
     if reason is not None:
         return reason
     if query.device.type == "cuda":
@@ -90,7 +97,7 @@ def refusal(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, e
 
 
 @contextlib.contextmanager
-def replace_sdpa(*, accuracy="fast", centre_keys=True):
+def replace_sdpa(*, accuracy="fast", centre_keys=True, input_format="auto"):
     """Lets ``torch.nn.functional.scaled_dot_product_attention`` run here for as long as the block lasts.
 
     What cannot be served (a mask as a tensor, dropout, gradients, head dims that no kernel has) goes to torch as before; the
@@ -114,12 +121,13 @@ def replace_sdpa(*, accuracy="fast", centre_keys=True):
     served = Served()
 
     def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        reason = refusal(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, accuracy=accuracy)
+        reason = refusal(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, accuracy=accuracy, input_format=input_format)
         if reason is None:
             served.calls += 1
             return attention(
-                query, key, value, tensor_layout="HND", is_causal=is_causal, sm_scale=scale, accuracy=accuracy, centre_keys=centre_keys
-            )
+                query, key, value, tensor_layout="HND", is_causal=is_causal, sm_scale=scale, accuracy=accuracy, centre_keys=centre_keys,
+                input_format=input_format,
+            )  # fmt: skip
         served.reasons[reason] += 1
         # Only torch 2.5 and later know it.
         grouped = {"enable_gqa": True} if enable_gqa else {}

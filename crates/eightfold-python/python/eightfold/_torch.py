@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import _eightfold
-from ._rules import check_sinks, check_words, descales_missing, descales_unused, scoring_of, sizes_of
+from ._rules import check_input_format, check_sinks, check_validate, check_words, descales_missing, descales_unused, scoring_of, sizes_of
 
 _Tensor = torch.Tensor
 _VALUES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -30,20 +30,20 @@ _empty, _empty_like = torch.empty, torch.empty_like
 
 def attention(
     q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-    window_size=(-1, -1), softcap=0.0, sinks=None,
+    window_size=(-1, -1), softcap=0.0, sinks=None, input_format="auto", validate=False,
 ):  # fmt: skip
     """As :func:`eightfold.attention`; ``NotImplemented`` where no torch tensor is among q, k and v."""
     is_plain = type(q) is _Tensor and type(k) is _Tensor and type(v) is _Tensor
     if _is_compiling() or not is_plain or _modes():
         return _traced(
             q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-            window_size, softcap, sinks,
+            window_size, softcap, sinks, input_format, validate,
         )  # fmt: skip
     if _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise _no_backward()
     result, lse = _run(
         q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse,
-        window_size, softcap, sinks,
+        window_size, softcap, sinks, input_format, validate,
     )  # fmt: skip
     return (result, lse) if return_lse else result
 
@@ -57,14 +57,18 @@ def _no_backward():
 
 def _run(
     q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse,
-    window_size, softcap, sinks,
+    window_size, softcap, sinks, input_format, validate,
 ):  # fmt: skip
     device = q.get_device()
     if device < 0:
         return _on_cpu(
             q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse,
-            window_size, softcap, sinks,
+            window_size, softcap, sinks, input_format, validate,
         )  # fmt: skip
+    if validate:
+        check_validate(validate, q.dtype in _CODES)
+        if _is_capturing():
+            raise RuntimeError("validate: looks and waits, which no stream can capture; leave it out of the graph")
     scales = None
     granularity = None
     if q_descale is not None or k_descale is not None or v_descale is not None or q.dtype in _CODES:
@@ -72,14 +76,14 @@ def _run(
     key = (
         q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
         device, k.get_device(), v.get_device(), tensor_layout, is_causal, sm_scale, accuracy, centre_keys, return_lse, granularity,
-        out_dtype, None if out is None else _kind_of(out), window_size, softcap, sinks is None,
+        out_dtype, None if out is None else _kind_of(out), window_size, softcap, sinks is None, input_format,
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
         _make_room()
         plan = _plans[key] = _Plan(
             q, k, v, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse, granularity,
-            window_size, softcap, sinks,
+            window_size, softcap, sinks, input_format,
         )  # fmt: skip
     if out is not None:
         result = out
@@ -96,6 +100,11 @@ def _run(
         workspace = _empty(size, dtype=torch.uint8, device=q.device)
     else:
         workspace = None
+    if validate:
+        plan.native.validate(
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), result.data_ptr(), lse.data_ptr() if return_lse else 0,
+            workspace.data_ptr() if size else 0, size, stream,
+        )  # fmt: skip
     plan.launch(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), result.data_ptr(), lse.data_ptr() if return_lse else 0,
         workspace.data_ptr() if size else 0, size, stream, scales,
@@ -143,9 +152,10 @@ class _Plan:
 
     def __init__(
         self, q, k, v, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse, granularity,
-        window_size, softcap, sinks,
+        window_size, softcap, sinks, input_format,
     ):  # fmt: skip
         sizes = _check(q, k, v, tensor_layout, accuracy)
+        check_input_format(input_format, q.dtype in _CODES)
         scoring = scoring_of(is_causal, sm_scale, window_size, softcap, None if sinks is None else [])
         self.dtype = _result_dtype(q, out, out_dtype)
         #: Of the result, where that is not the one of q.
@@ -166,7 +176,9 @@ class _Plan:
         device = q.get_device()
         torch.cuda.init()
         if granularity is None:
-            self.native = _eightfold.plan_values(device, sizes, _VALUES[q.dtype], strides, centre_keys=bool(centre_keys), **common)
+            self.native = _eightfold.plan_values(
+                device, sizes, _VALUES[q.dtype], strides, centre_keys=bool(centre_keys), input_format=input_format, **common
+            )
         else:
             self.native = _eightfold.plan_codes(device, sizes, _CODES[q.dtype], strides, granularity, **common)
         batch, heads, _, rows, *_ = sizes
@@ -306,9 +318,11 @@ def _descale(name, descale, device, batch, heads, kv_heads):
 
 def _on_cpu(
     q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out, out_dtype, return_lse,
-    window_size, softcap, sinks,
+    window_size, softcap, sinks, input_format, validate,
 ):  # fmt: skip
     sizes = _check(q, k, v, tensor_layout, accuracy)
+    check_input_format(input_format, q.dtype in _CODES)
+    check_validate(validate, q.dtype in _CODES)
     if q.device.type != "cpu":
         raise ValueError(f"q: is on {q.device}, where nothing can be computed; move it to a CUDA device or the CPU")
     dtype = _result_dtype(q, out, out_dtype)
@@ -333,7 +347,7 @@ def _on_cpu(
         _eightfold.attend_codes(*at, sizes, _CODES[q.dtype], tensor_layout, scales, **common)
     else:
         _refuse_descales(q_descale, k_descale, v_descale)
-        _eightfold.attend_values(*at, sizes, _VALUES[q.dtype], tensor_layout, centre_keys=bool(centre_keys), **common)
+        _eightfold.attend_values(*at, sizes, _VALUES[q.dtype], tensor_layout, centre_keys=bool(centre_keys), input_format=input_format, **common)
     if result is not wanted:
         wanted.copy_(result)
     return wanted, lse
@@ -345,17 +359,17 @@ _library = torch.library.Library("eightfold", "DEF")
 _library.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, str tensor_layout, "
     "bool is_causal, float? sm_scale, str accuracy, bool centre_keys, ScalarType? out_dtype, bool return_lse, int window_left=-1, "
-    "int window_right=-1, float softcap=0., Tensor? sinks=None) -> (Tensor, Tensor)"
+    "int window_right=-1, float softcap=0., Tensor? sinks=None, str input_format='auto', bool validate=False) -> (Tensor, Tensor)"
 )
 
 
 def _operator(
     q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out_dtype, return_lse,
-    window_left=-1, window_right=-1, softcap=0.0, sinks=None,
+    window_left=-1, window_right=-1, softcap=0.0, sinks=None, input_format="auto", validate=False,
 ):  # fmt: skip
     result, lse = _run(
         q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, None, out_dtype, return_lse,
-        (window_left, window_right), softcap, sinks,
+        (window_left, window_right), softcap, sinks, input_format, validate,
     )  # fmt: skip
     return result, (lse if return_lse else _empty(0, dtype=torch.float32, device=q.device))
 
@@ -367,9 +381,11 @@ _library.impl("attention", _operator, "CUDA")
 @torch.library.register_fake("eightfold::attention", lib=_library)
 def _fake(
     q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out_dtype, return_lse,
-    window_left=-1, window_right=-1, softcap=0.0, sinks=None,
+    window_left=-1, window_right=-1, softcap=0.0, sinks=None, input_format="auto", validate=False,
 ):  # fmt: skip
     batch, heads, _, rows, *_ = _check(q, k, v, tensor_layout, accuracy)
+    check_input_format(input_format, q.dtype in _CODES)
+    check_validate(validate, q.dtype in _CODES)
     lse_shape = (batch, heads, rows) if return_lse else (0,)
     return _result_like(q, v, _result_dtype(q, None, out_dtype)), q.new_empty(lse_shape, dtype=torch.float32)
 
@@ -383,11 +399,13 @@ torch.library.register_autograd("eightfold::attention", _backward, lib=_library)
 
 def _traced(
     q, k, v, tensor_layout, is_causal, sm_scale, q_descale, k_descale, v_descale, accuracy, centre_keys, out, out_dtype, return_lse,
-    window_size, softcap, sinks,
+    window_size, softcap, sinks, input_format, validate,
 ):  # fmt: skip
     if not any(isinstance(tensor, _Tensor) for tensor in (q, k, v)):
         return NotImplemented
     sizes = _check(q, k, v, tensor_layout, accuracy)
+    check_input_format(input_format, q.dtype in _CODES)
+    check_validate(validate, q.dtype in _CODES)
     window = scoring_of(is_causal, sm_scale, window_size, softcap)["window"]
     if sinks is not None:
         sinks = _sinks(sinks, q, sizes[1])
@@ -404,6 +422,6 @@ def _traced(
         _refuse_descales(q_descale, k_descale, v_descale)
     result, lse = torch.ops.eightfold.attention(
         q, k, v, q_descale, k_descale, v_descale, tensor_layout, is_causal, sm_scale, accuracy, centre_keys, out_dtype, return_lse,
-        window[0], window[1], softcap, sinks,
+        window[0], window[1], softcap, sinks, input_format, validate,
     )  # fmt: skip
     return (result, lse) if return_lse else result

@@ -21,15 +21,15 @@ __all__ = ["Fp8Cache", "register", "served"]
 #: Calls that ran here, and how many did not, by reason.
 served = Served()
 
-_settings = {"accuracy": "fast", "centre_keys": True}
+_settings = {"accuracy": "fast", "centre_keys": True, "input_format": "auto"}
 
 
-def register(name="eightfold", *, accuracy="fast", centre_keys=True):
+def register(name="eightfold", *, accuracy="fast", centre_keys=True, input_format="auto"):
     """Registers attention and masks under a name for ``attn_implementation``. May be called again, to change settings."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    _settings.update(accuracy=accuracy, centre_keys=centre_keys)
+    _settings.update(accuracy=accuracy, centre_keys=centre_keys, input_format=input_format)
     AttentionInterface.register(name, eightfold_attention)
     # Masks as sdpa has them: none where nothing is padded.
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -90,5 +90,5 @@ def _refusal(module, query, key, value, attention_mask, dropout, is_causal, kwar
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     return refusal(
         query, key, value, attention_mask, dropout, bool(causal), enable_gqa=True, softcap=kwargs.get("softcap") or 0.0, sinks=kwargs.get("s_aux"),
-        accuracy=_settings["accuracy"],
+        accuracy=_settings["accuracy"], input_format=_settings["input_format"],
     )  # fmt: skip

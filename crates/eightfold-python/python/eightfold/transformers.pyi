@@ -5,7 +5,7 @@ from ._sdpa import Served
 
 served: Served
 
-def register(name: str = ..., *, accuracy: str = ..., centre_keys: bool = ...) -> None: ...
+def register(name: str = ..., *, accuracy: str = ..., centre_keys: bool = ..., input_format: str = ...) -> None: ...
 def eightfold_attention(
     module: Any,
     query: Any,

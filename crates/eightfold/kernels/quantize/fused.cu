@@ -14,6 +14,7 @@
 #endif
 #include "quantize/problem.cuh"
 #include "quantize/quotient.cuh"
+#include "quantize/row_scales.cuh"
 #include "quantize/rows.cuh"
 #include "quantize/turn.cuh"
 #include "quantize/values.cuh"
@@ -256,8 +257,7 @@ __device__ inline void store_blocks(const Quantize& problem, const Place& at, in
 #endif
 
 // A cluster takes the rows of a scale, and each of its blocks `block_rows` of them, the last perhaps fewer or none.
-extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
-    quantize_fused(const __grid_constant__ Quantize problem) {
+__device__ inline void quantize_in_cluster(const Quantize& problem) {
     extern __shared__ uint4 held[];
     arrive_at_cluster_relaxed();
     const Place at = place(problem, cluster_index());
@@ -297,3 +297,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
 #endif
 #endif
 }
+
+extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
+    quantize_fused(const __grid_constant__ Quantize problem) {
+    quantize_in_cluster(problem);
+}
+
+#if FORMAT_INT8 && CENTERED && !TRANSPOSED
+// Two tensors in one launch; the struct of `src/cuda/quantize/pair.rs`, field by field.
+struct KeysAndQueries {
+    Quantize keys, queries;
+    unsigned key_clusters;  // those of the queries come after them
+    unsigned query_blocks;  // the last cluster may have more
+};
+static_assert(sizeof(KeysAndQueries) == 248, "the host passes 248 bytes");
+
+constexpr int QUERY_LOADS = 4;                                   // of a thread, in flight at a time
+constexpr int QUERY_ROWS = QUERY_LOADS * THREADS / ROW_VECTORS;  // of a block
+
+// K, and after it Q, of which every row has a scale of its own: its blocks need no others.
+extern "C" __global__ void __launch_bounds__(THREADS, SHARING)
+    quantize_keys_and_queries(const __grid_constant__ KeysAndQueries both) {
+    const unsigned cluster = cluster_index();
+    if (cluster < both.key_clusters) return quantize_in_cluster(both.keys);
+    const unsigned block = (cluster - both.key_clusters) * cluster_blocks() + cluster_rank();
+    if (block < both.query_blocks) quantize_row_by_row<THREADS, QUERY_LOADS>(both.queries, block, QUERY_ROWS);
+}
+#endif

@@ -8,6 +8,7 @@
 #include "ptx/copy.cuh"
 #include "quantize/problem.cuh"
 #include "quantize/quotient.cuh"
+#include "quantize/row_scales.cuh"
 #include "quantize/rows.cuh"
 #include "quantize/turn.cuh"
 #include "quantize/values.cuh"
@@ -181,41 +182,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_codes(const __gri
     }
 }
 
-// One launch, where every row has a scale of its own: the lanes that hold a row find it.
+// One launch, where every row has a scale of its own.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_rows(const __grid_constant__ Quantize problem) {
-    constexpr bool LANES_HOLD_ROWS = ROW_VECTORS <= 32 && 32 % (ROW_VECTORS <= 32 ? ROW_VECTORS : 1) == 0;
-    if constexpr (LANES_HOLD_ROWS && !CENTERED) {
-        const Place at = place(problem, blockIdx.x);
-        const int first_row = at.part * ROWS;
-        const int rows = min(ROWS, problem.len - first_row);
-        const char* values = values_at(problem, at, first_row);
-        unsigned char* lines = codes_at(problem, at, first_row);
-        const long long scale = first_scale_of_head(problem, at) + first_row;
-        uint4 words[LOADS];
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(i);
-            words[i] = make_uint4(0, 0, 0, 0);
-            if (row < rows) words[i] = load_last(address(problem, values, row, channel));
-        }
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            const auto [row, channel] = cell<THREADS>(i);
-            unsigned largest = largest_magnitude(problem, at, channel, words[i]);
-#pragma unroll
-            for (int distance = 1; distance < ROW_VECTORS; distance *= 2) {
-                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
-            }
-            if (row >= rows) continue;
-            const float of_row = scale_for(__uint_as_float(largest), problem.largest_code);
-            if (channel == 0) {
-                problem.magnitudes[scale + row] = largest;
-                problem.scales[scale + row] = of_row;
-            }
-            unsigned char* line = lines + static_cast<long long>(row) * problem.code_line_stride;
-            store(line, channel, widen(words[i]), divisor(of_row));
-        }
-    }
+    if constexpr (LANES_HOLD_ROWS && !CENTERED) quantize_row_by_row<THREADS, LOADS>(problem, blockIdx.x, ROWS);
 }
 
 #endif

@@ -64,15 +64,18 @@ __device__ inline Vector centered(const Quantize& problem, const Place& at, int 
     return vector;
 }
 
+__device__ inline unsigned largest_magnitude(const Vector& vector) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) largest = max(largest, __float_as_uint(vector.values[i]) & 0x7fffffffu);
+    return largest;
+}
+
 // The bits of the largest magnitude. Without the sign, the bits of floats order as the floats do, with infinity and NaN
 // above the rest; so do those of the two halves of a word, and what is below the upper one changes nothing.
-__device__ inline unsigned largest_magnitude(const Quantize& problem, const Place& at, int channel, uint4 words) {
-    if constexpr (ELEMENT == 0 || CENTERED) {
-        const Vector vector = centered(problem, at, channel, words);
-        unsigned largest = 0;
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i) largest = max(largest, __float_as_uint(vector.values[i]) & 0x7fffffffu);
-        return largest;
+__device__ inline unsigned largest_magnitude(uint4 words) {
+    if constexpr (ELEMENT == 0) {
+        return largest_magnitude(widen(words));
     } else {
         const unsigned word[4] = {words.x, words.y, words.z, words.w};
         unsigned high = 0, low = 0;
@@ -87,4 +90,10 @@ __device__ inline unsigned largest_magnitude(const Quantize& problem, const Plac
         widen_f16(largest, first, second);
         return __float_as_uint(second);
     }
+}
+
+// The same of what is quantised.
+__device__ inline unsigned largest_magnitude(const Quantize& problem, const Place& at, int channel, uint4 words) {
+    if constexpr (CENTERED) return largest_magnitude(centered(problem, at, channel, words));
+    return largest_magnitude(words);
 }

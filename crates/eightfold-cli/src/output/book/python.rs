@@ -4,14 +4,14 @@ use super::{NONE, error, of, peer_title, ratio, source, table, time};
 use eightfold::Shape;
 use eightfold_lab::archive::Filed;
 use eightfold_lab::python::{
-    GenerationRun, HostRun, MOST_ABOVE_LAUNCHES_US, ModelRun, OURS, PythonRun, ShapeRun, TimedCall, target,
+    FormatRun, GenerationRun, HostRun, MOST_ABOVE_LAUNCHES_US, ModelRun, OURS, PythonRun, ShapeRun, TimedCall, target,
 };
 use eightfold_lab::record::Kind;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const OPENING: &str = "# Python calls\n\n\
-    `eightfold.attention` on torch tensors: bf16 in, bf16 out, quantising to FP8 included, beside the backends of torch's \
+    `eightfold.attention` on torch tensors: bf16 in, bf16 out, quantising included, beside the backends of torch's \
     `scaled_dot_product_attention`. Contestants took turns. A time is the median of the device's time for a call, from \
     events around a few calls that follow each other.\n\n";
 
@@ -20,12 +20,19 @@ const NO_RECORD: &str = "Not measured yet: `scripts/h200.sh OUT python` makes th
 pub(super) fn page(filed: &[Filed]) -> String {
     let mut text = String::from(OPENING);
     let records = of(filed, "python", Kind::Python).filter_map(|one| Some((one, one.record.python.as_ref()?)));
-    let Some((filed, run)) = records.last() else { return text + NO_RECORD };
-    text.push_str(&source(filed));
-    let versions = run.versions.iter().map(|(name, version)| format!("{name} {version}"));
-    let _ = write!(text, "{}.\n\n", versions.collect::<Vec<_>>().join(", "));
-    text.push_str(&times(run));
-    text.push_str(&host(&run.host));
+    let records: Vec<_> = records.collect();
+    // A run of calls alone, which is newer, stands beside the last that has everything.
+    let Some((last, calls)) = records.last() else { return text + NO_RECORD };
+    let whole = records.iter().rfind(|(_, run)| run.host.is_some());
+    for (filed, run) in whole.into_iter().filter(|(whole, _)| whole.name != last.name).chain([&(*last, *calls)]) {
+        text.push_str(&source(filed));
+        let versions = run.versions.iter().map(|(name, version)| format!("{name} {version}"));
+        let _ = write!(text, "{}.\n\n", versions.collect::<Vec<_>>().join(", "));
+        text.push_str(&times(run));
+        text.push_str(&formats(run));
+    }
+    let Some((filed, run)) = whole else { return text };
+    text.push_str(&run.host.as_ref().map(host).unwrap_or_default());
     text.push_str(&models(&run.models));
     text.push_str(&generations(&run.generations));
     if let Some(tests) = &filed.record.verification {
@@ -57,13 +64,37 @@ fn times(run: &PythonRun) -> String {
     )
 }
 
+/// Whether INT8 keeps what it promises: as fast, and closer.
+fn formats(run: &PythonRun) -> String {
+    let rows: Vec<String> = run
+        .shapes
+        .iter()
+        .flat_map(|shape| shape.formats.iter().map(move |format| (shape, format)))
+        .map(|(shape, FormatRun { name, kernel, kernels, differences: [plain, biased] })| {
+            let ours = format!("{OURS}, {name}");
+            let (time, speedup) = (time(shape.p50_us(&ours)), ratio(shape.speedup_of(&ours)));
+            let (plain, biased) = (error(Some(*plain)), error(Some(*biased)));
+            format!("| {} | {name} | {time} | {speedup} | {plain} | {biased} | {kernels} | `{kernel}` |", title(shape))
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head =
+        ["shape", "Q and K", "time", "× fastest of torch", "difference", "with V of mean 1", "launches", "kernel"];
+    format!(
+        "What Q and K are quantised to decides how far the result is from torch's, in the same turns:\n\n{}",
+        table(&head, rows.into_iter())
+    )
+}
+
 fn title(shape: &ShapeRun) -> String {
     let sizes = Shape::new(shape.batch, shape.heads, shape.len, shape.head_dim);
     format!("{sizes}{}", if shape.causal { ", causal" } else { "" })
 }
 
 fn against_target(shape: &ShapeRun) -> String {
-    let target = target(shape.causal);
+    let target = target(shape.len, shape.head_dim, shape.causal);
     let reached = match shape.speedup() {
         Some(speedup) if speedup >= target => "reached",
         Some(_) => "missed",

@@ -60,7 +60,38 @@ fn best_format_on(arch: Arch, problem: &Problem) -> FormatChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Shape;
+    use crate::problem::{Shape, Window};
+    use crate::{Layout, Operands, Target, consider};
+
+    #[test]
+    fn wherever_int8_is_chosen_a_kernel_takes_it() {
+        let mut chosen = 0;
+        for accuracy in Accuracy::ALL {
+            for head_dim in [8, 72, 80, 96, 120, 128, 192] {
+                for (heads, kv_heads, query_len, key_len) in
+                    [(8, 8, 1024, 1024), (32, 4, 1, 8192), (6, 1, 9, 70_000), (64, 64, 4096, 4096), (2, 2, 3000, 2000)]
+                {
+                    let shape = Shape::new(1, heads, query_len, head_dim).with_kv_heads(kv_heads).with_key_len(key_len);
+                    let plain = Problem::new(shape).unwrap().with_accuracy(*accuracy);
+                    let narrow = plain.with_value_dim(64).unwrap();
+                    let wide = plain.causal().with_value_dim(256).unwrap();
+                    let seen = plain.causal().with_window(Window::new(Some(2000), Some(0))).with_sinks();
+                    for problem in [plain, plain.causal(), plain.batch_invariant(), narrow, wide, seen] {
+                        if best_format_on(Arch::Sm90, &problem).format != Fp8Format::Int8 {
+                            continue;
+                        }
+                        let problem = problem.with_input_format(Fp8Format::Int8);
+                        let mut operands = Operands::assumed(&problem);
+                        operands.v.layout = Layout::Packed;
+                        let considered = consider(&problem, &operands, Target::cuda(Arch::Sm90, 132)).unwrap();
+                        assert!(considered.iter().any(|one| one.chosen), "{problem}: {considered:?}");
+                        chosen += 1;
+                    }
+                }
+            }
+        }
+        assert!(chosen > 100, "{chosen}");
+    }
 
     #[test]
     fn int8_is_chosen_where_it_is_as_good_as_free() {

@@ -1,10 +1,10 @@
 //! Attention from f32, f16 or bf16, quantised on the way.
 
 use super::{Addresses, Launches, canonical, roles, unbound};
-use crate::cuda::driver::{Device, Stream};
+use crate::cuda::driver::{Device, Stream, download, fill};
 use crate::cuda::hopper;
 use crate::cuda::kernel::Role;
-use crate::cuda::quantize::{Lent, Order, ValueFormat};
+use crate::cuda::quantize::{Lent, Order, Pair, REPORT_BYTES, ValueFormat};
 use crate::cuda::tensor::{DeviceTensor, Lines};
 use crate::cuda::workspace::{Division, Workspace};
 use crate::error::Result;
@@ -58,7 +58,10 @@ pub struct ValuesOf {
 #[derive(Debug)]
 pub struct ValueAttention {
     quantizers: [Lent; 3],
+    /// Q and K in one launch, where that can be.
+    pair: Option<Pair>,
     launches: Launches,
+    report: usize,
     bytes: usize,
 }
 
@@ -82,7 +85,9 @@ impl ValueAttention {
         let mut division = Division::behind(launches.arguments.workspace_bytes());
         let mut lend = |name, order| Lent::new(device, name, order, &mut division);
         let quantizers = [lend("q", q)?, lend("k", k)?, lend("v", v)?];
-        Ok(ValueAttention { quantizers, launches, bytes: division.bytes() })
+        let pair = Pair::new(&quantizers[0], &quantizers[1])?;
+        let report = division.take(3 * REPORT_BYTES);
+        Ok(ValueAttention { quantizers, pair, launches, report, bytes: division.bytes() })
     }
 
     /// Of the workspace, which holds codes, scales, means and magnitudes, too.
@@ -102,7 +107,11 @@ impl ValueAttention {
 
     /// How many kernels a launch puts into the stream.
     pub fn kernels(&self) -> usize {
-        self.quantizers.iter().map(Lent::kernels).sum::<usize>() + self.launches.arguments.kernels()
+        let quantizers: usize = match self.pair {
+            Some(_) => 1 + self.quantizers[2].kernels(),
+            None => self.quantizers.iter().map(Lent::kernels).sum(),
+        };
+        quantizers + self.launches.arguments.kernels()
     }
 
     /// What a launch does.
@@ -110,7 +119,40 @@ impl ValueAttention {
         self.launches.report()
     }
 
-    /// Puts the work into the stream and returns. Values that are not finite give results without meaning.
+    /// Looks at Q, K and V on the device, waits, and names the first value that is NaN or an infinity: which tensor, batch, head
+    /// and row. Reads every value once more, and compiles on first use, so it cannot be captured into a graph.
+    ///
+    /// ```no_run
+    /// # use eightfold::cuda::{Workspace, call::{Addresses, ValueAttention}, driver::Stream};
+    /// # fn f(call: &ValueAttention, stream: &Stream, at: &Addresses, mut workspace: Workspace) -> eightfold::Result<()> {
+    /// // SAFETY: as for the launch.
+    /// unsafe { call.validate(stream, at, &mut workspace)? }; // k: NaN in batch 0, head 3, row 77; look for where it comes from, …
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// As for [`ValueAttention::launch`].
+    pub unsafe fn validate(&self, stream: &Stream, addresses: &Addresses, workspace: &mut Workspace) -> Result<()> {
+        self.launches.check(addresses, workspace, self.bytes)?;
+        let device = self.launches.kernel.device();
+        let report = workspace.pointer() + self.report as u64;
+        let mut found = [[0u32; 2]; 3];
+        // SAFETY: the workspace was checked to be as large as all the places; the rest is the caller's word.
+        unsafe {
+            fill(device.context(), report, 3 * REPORT_BYTES, stream, 0)?;
+            for (index, values) in [addresses.q, addresses.k, addresses.v].into_iter().enumerate() {
+                let report = report + (index * REPORT_BYTES) as u64;
+                self.quantizers[index].look().launch(device, stream, values, report)?;
+            }
+            download(device.context(), report, stream, found.as_flattened_mut())?;
+        }
+        let mut looks = self.quantizers.iter().zip(["q", "k", "v"]).zip(found);
+        looks.try_for_each(|((quantizer, name), found)| quantizer.look().check(name, found))
+    }
+
+    /// Puts the work into the stream and returns. Values that are not finite give results without meaning:
+    /// [`ValueAttention::validate`] finds them.
     ///
     /// # Safety
     /// At the addresses there must be tensors as the call was made for, on its device and in a stream of it. They, the
@@ -137,9 +179,15 @@ impl ValueAttention {
         roles[Role::VMeans as usize] = v.means.map_or(0, at);
         // SAFETY: the workspace was checked to be as large as all the places; the rest is the caller's word.
         unsafe {
-            for (quantizer, values) in self.quantizers.iter().zip(values) {
-                quantizer.launch(stream, values, base)?;
+            let [q, k, v] = &self.quantizers;
+            match &self.pair {
+                Some(pair) => pair.launch(stream, [q, k], [values[0], values[1]], base)?,
+                None => {
+                    q.launch(stream, values[0], base)?;
+                    k.launch(stream, values[1], base)?;
+                }
             }
+            v.launch(stream, values[2], base)?;
             self.launches.launch(stream, &roles, base)
         }
     }

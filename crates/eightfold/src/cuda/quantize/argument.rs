@@ -23,7 +23,7 @@ const TURNED_CHANNELS: usize = 64;
 
 /// The struct of the same name in the device code, field by field.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Quantize {
     pub(super) values: u64,
     pub(super) batch_stride: i64,

@@ -6,7 +6,7 @@ use crate::cuda::driver::{ALIGNMENT_BYTES, Grid};
 use crate::tensor::{Dims, Granularity, Layout};
 
 /// Threads of a block; `THREADS` of the device code.
-const THREADS: usize = 512;
+pub(super) const THREADS: usize = 512;
 
 /// Vectors of 16 bytes that a thread may hold, half of them in registers and half in shared memory: mostly three blocks
 /// of the one, and two of the other, fit a multiprocessor.
@@ -42,7 +42,7 @@ pub(super) struct Fused {
     /// Clusters of a head.
     pub(super) per_head: i32,
     /// Blocks of the launch.
-    blocks: u32,
+    pub(super) blocks: u32,
 }
 
 impl Fused {
@@ -126,12 +126,12 @@ impl Fused {
     }
 
     pub(super) fn grid(self) -> Grid {
-        Grid {
-            blocks: self.blocks,
-            threads: THREADS as u32,
-            dynamic_shared_bytes: self.held_bytes(),
-            cluster: self.cluster,
-        }
+        self.grid_of(self.blocks)
+    }
+
+    /// A launch of such blocks, which are more than a tensor's own.
+    pub(super) fn grid_of(self, blocks: u32) -> Grid {
+        Grid { blocks, threads: THREADS as u32, dynamic_shared_bytes: self.held_bytes(), cluster: self.cluster }
     }
 }
 

@@ -32,6 +32,12 @@ impl Kind {
         !self.centered && !self.layout.is_transposed() && row_vectors > 0 && 32 % row_vectors == 0
     }
 
+    /// What looks for values that are not finite, whatever they become.
+    pub(super) fn validate_program(head_dim: usize, values: ValueFormat, rows: usize) -> Program {
+        let kind = Kind { head_dim, values, format: Fp8Format::E4m3, layout: Layout::Bhsd, centered: false };
+        Program { file: "quantize/validate.cu", entry: "quantize_validate", ..kind.program(rows) }
+    }
+
     /// The one launch.
     pub(super) fn fused_program(self, fused: Fused) -> Program {
         Program {

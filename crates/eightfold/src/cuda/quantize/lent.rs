@@ -1,7 +1,7 @@
 //! Quantising into a part of a workspace: what a call from values does before it attends.
 
 use super::argument::Quantize;
-use super::{DeviceQuantizer, Kind, ValueFormat};
+use super::{DeviceQuantizer, Kind, Look, ValueFormat};
 use crate::cuda::driver::{ALIGNMENT_BYTES, Device, Stream};
 use crate::cuda::tensor::Lines;
 use crate::cuda::workspace::Division;
@@ -12,9 +12,10 @@ use crate::tensor::{Dims, Fp8Format, Granularity, Layout, Strides};
 /// A quantiser for values at fixed strides that writes into a workspace.
 #[derive(Debug, Clone)]
 pub(crate) struct Lent {
-    quantizer: DeviceQuantizer,
+    pub(super) quantizer: DeviceQuantizer,
     argument: Quantize,
     places: Places,
+    look: Look,
 }
 
 /// Where the results are, from the start of the workspace.
@@ -60,7 +61,8 @@ impl Lent {
             means: centred.then(|| division.take(4 * channels)),
             sums: quantizer.has_sums().then(|| division.take(8 * channels * len.div_ceil(ROWS_PER_SUM))),
         };
-        Ok(Lent { argument: quantizer.unbound(strides, &lines)?, quantizer, places })
+        let argument = quantizer.unbound(strides, &lines)?;
+        Ok(Lent { look: Look::new(dims, values, argument), argument, quantizer, places })
     }
 
     pub(crate) fn places(&self) -> Places {
@@ -72,15 +74,26 @@ impl Lent {
         self.quantizer.kernels()
     }
 
+    /// What finds values that are not finite.
+    pub(crate) fn look(&self) -> &Look {
+        &self.look
+    }
+
     /// Puts the work into the stream.
     ///
     /// # Safety
     /// The values and the workspace must be on the quantiser's device, as large as they were said to be, and live until the
     /// work is done.
     pub(crate) unsafe fn launch(&self, stream: &Stream, values: u64, workspace: u64) -> Result<()> {
+        // SAFETY: the places are as large as the argument says; the rest is the caller's word.
+        unsafe { self.quantizer.put(stream, self.argument(values, workspace)) }
+    }
+
+    /// What is passed to the kernels.
+    pub(super) fn argument(&self, values: u64, workspace: u64) -> Quantize {
         let at = |place: usize| workspace + place as u64;
         let Places { codes, scales, magnitudes, means, sums } = self.places;
-        let argument = Quantize {
+        Quantize {
             values,
             codes: at(codes),
             scales: at(scales),
@@ -88,9 +101,7 @@ impl Lent {
             means: means.map_or(0, at),
             sums: sums.map_or(0, at),
             ..self.argument
-        };
-        // SAFETY: the places are as large as the argument says; the rest is the caller's word.
-        unsafe { self.quantizer.put(stream, argument) }
+        }
     }
 }
 

@@ -5,11 +5,15 @@ mod argument;
 mod fused;
 mod kind;
 mod lent;
+mod pair;
 #[cfg(test)]
 mod quotient;
+mod validate;
 mod values;
 
 pub(crate) use lent::{Lent, Order};
+pub(crate) use pair::Pair;
+pub(crate) use validate::{Look, REPORT_BYTES};
 
 pub use values::{DeviceValues, Number, ValueFormat};
 
