@@ -503,7 +503,7 @@ fn null_is_refused_everywhere() {
             ef_merge_call_new(ptr::null(), 64, EF_F32, ptr::null_mut()),
             ef_merge_call_launch(ptr::null(), 0, ptr::null(), ptr::null(), 0, 0, 0, ptr::null_mut()),
         ];
-        assert_eq!(statuses, [EF_INVALID; 30]);
+        assert_eq!(statuses, [EF_INVALID; 31]);
         ef_cache_free(ptr::null_mut());
         ef_paged_call_free(ptr::null_mut());
         ef_append_call_free(ptr::null_mut());
