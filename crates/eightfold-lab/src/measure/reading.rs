@@ -63,7 +63,8 @@ impl<'a> ReadContestant<'a> {
         })
     }
 
-    /// One that reads pages in the order of their table, of each page all of K, then all of V.
+    /// One that reads pages in the order of their table, of each page all of K, then all of V. It asks for nothing ahead, so that
+    /// who does may be faster.
     pub fn in_pages(paged: &'a Paged, cache: Cache) -> Self {
         let pages: Vec<[&[u8]; 2]> = paged.codes().collect();
         // As many shares as K and V have together in tensors.

@@ -98,7 +98,7 @@ fn times(group: &Group, names: &[&str]) -> String {
     })
 }
 
-/// The times of reading alone, of the tensors and of pages of these sizes, and the time of each with the shares of it that reading takes.
+/// The times of reading alone, of the tensors and of pages of these sizes, and of each with the shares that reading takes.
 fn beside_reading(group: &Group, sizes: &BTreeSet<usize>, names: &[&str]) -> String {
     let read = |reading: Option<&Reading>| {
         reading.map_or(NONE.into(), |reading| {
