@@ -179,8 +179,8 @@ impl Examination<'_> {
                     part.unfinished(&Group { entries, ..group.clone() });
                 }
             };
-            if let Some(Timed { conditions, reading }) = self.time(&mut entries, peer, manner, tick) {
-                (group.conditions, group.reading) = (Some(conditions), reading);
+            if let Some(Timed { conditions, reading, page_readings }) = self.time(&mut entries, peer, manner, tick) {
+                (group.conditions, group.reading, group.page_readings) = (Some(conditions), reading, page_readings);
             }
             if let Some(bound) = &group.bound {
                 entries.iter_mut().for_each(|entry| refuse_impossible(entry, bound));
@@ -234,7 +234,7 @@ impl Examination<'_> {
         };
         let report = gates::check(subject, cases, tolerance, self.thresholds);
         let implementation = if candidate.pages.is_some() { subject.name() } else { candidate.implementation() };
-        entry(&candidate.name, implementation, report)
+        Entry { pages: candidate.pages, ..entry(&candidate.name, implementation, report) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The same problem as a server poses it: Q packed, K and V in the pages of a cache.
 
 use crate::gates::Subject;
-use eightfold::lab::{cpu, serving_attention_with};
+use eightfold::lab::{AlignedCodes, cpu, serving_attention_with};
 use eightfold::serving::{BlockTable, KeyValues, Packed, PageLayout, PageScales, PageStrides, PagedTensor};
 use eightfold::{
     Dims, Error, Fp8Tensor, Granularity, Layout, Output, Problem, Result, RunReport, Scales, Values, Variant,
@@ -22,7 +22,7 @@ pub struct Paged {
 
 #[derive(Debug, Clone)]
 struct Tensor {
-    codes: Vec<u8>,
+    codes: AlignedCodes,
     granularity: PageScales,
     scales: Vec<f32>,
 }
@@ -61,6 +61,20 @@ impl Paged {
         let (k, v, queries) = (k?, v?, Packed::new(&self.offsets)?);
         let keys = KeyValues::Paged { k: &k, v: &v, table: &table };
         serving_attention_with(config, &self.problem, &self.q, &queries, keys, output)
+    }
+
+    /// The codes of K and of V in each page, in the order of the table, as far as tokens go.
+    pub fn codes(&self) -> impl Iterator<Item = [&[u8]; 2]> {
+        let PageLayout { page_size, strides, .. } = self.layout;
+        let per_sequence = self.table.len() / self.lengths.len();
+        self.table.iter().enumerate().map(move |(index, page)| {
+            let (sequence, before) = (index / per_sequence, index % per_sequence * page_size);
+            let tokens = page_size.min(self.lengths[sequence] as usize - before);
+            // The heads of a token lie side by side, and the tokens of a page.
+            self.tensors
+                .each_ref()
+                .map(|tensor| &tensor.codes[*page as usize * strides.page..][..tokens * strides.token])
+        })
     }
 
     /// A packed output in the problem's own order.
@@ -116,7 +130,7 @@ impl Tensor {
         let scale_strides = PageStrides::new(page_size * heads, heads, 1);
         let per_token = !matches!(scales.granularity(), Granularity::Tensor | Granularity::Head);
         // What nobody wrote is no number.
-        let mut codes = vec![0x7f; table.len() * page];
+        let mut codes = AlignedCodes::new(0x7f, table.len() * page);
         let mut of_tokens = vec![f32::NAN; if per_token { table.len() * page_size * heads } else { 0 }];
         for batch in 0..dims.batch {
             let pages = &table[batch * table.len() / dims.batch..];
@@ -197,6 +211,30 @@ mod tests {
         assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..100).collect());
         let neighbours = order.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
         assert!(neighbours < 10, "{neighbours} pages follow their neighbour");
+    }
+
+    #[test]
+    fn codes_of_pages_are_those_of_the_tensor_and_begin_a_cache_line() {
+        let problem = Problem::new("2,4,1,2,21,64".parse().unwrap()).unwrap();
+        let dims = problem.shape().key_dims();
+        let scales = || Scales::per_tensor(1.0).unwrap();
+        let tensor = |first: usize| {
+            // No code is NaN's.
+            let codes = (0..dims.count()).map(|index| ((first + index * 7) % 120) as u8).collect::<Vec<_>>();
+            Fp8Tensor::new(dims, Layout::Bshd, problem.input_format(), codes, scales()).unwrap()
+        };
+        let (k, v) = (tensor(0), tensor(1));
+        let q_dims = problem.shape().query_dims();
+        let q_codes = vec![56; q_dims.count()];
+        let q = Fp8Tensor::new(q_dims, Layout::Bshd, problem.input_format(), q_codes, scales()).unwrap();
+        let paged = Paged::new(&problem, &q, &k, &v, 16).unwrap();
+        let joined = |which: usize| paged.codes().flat_map(|codes| codes[which].to_vec()).collect::<Vec<u8>>();
+        // Tokens follow each other in the order of the table, all heads of each, as in this layout of tensors.
+        assert!(joined(0) == k.codes() && joined(1) == v.codes());
+        let copy = paged.clone();
+        for tensor in paged.tensors.iter().chain(&copy.tensors) {
+            assert_eq!(tensor.codes.as_ptr().align_offset(64), 0);
+        }
     }
 
     /// Some of the odd sweep: every format, layout, mask and kind of scales comes up.

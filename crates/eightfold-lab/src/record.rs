@@ -5,7 +5,7 @@ use crate::compare::Comparison;
 use crate::decode::PagedGroup;
 use crate::evolve::Evolution;
 use crate::gates::{Build, CaseReport, Gate, GateReport, Outcome, Thresholds, ToggleReport};
-use crate::measure::{Cache, Conditions, HostGroup, Reading, Samples, Summary, Timer};
+use crate::measure::{Cache, Conditions, HostGroup, PageReading, Reading, Samples, Summary, Timer};
 use crate::mutants::{Trial, Tried};
 use crate::peers::Crash;
 use crate::profile::Profiled;
@@ -200,6 +200,9 @@ pub struct Group {
     /// What reading K and V alone took, on a CPU, where few queries meet every key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading: Option<Reading>,
+    /// The same from pages, one for each page size that was timed; none in records from before this was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub page_readings: Vec<PageReading>,
     /// What else went on while contestants took their turns; none where nothing was timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Conditions>,
@@ -216,7 +219,17 @@ impl Group {
             sweep: false,
             bound: None,
             reading: None,
+            page_readings: Vec::new(),
             conditions: None,
+        }
+    }
+
+    /// What reading alone took of what this entry reads: of its pages where K and V lie in pages, else of the tensors. None where
+    /// that was not timed.
+    pub fn reading_of(&self, entry: &Entry) -> Option<&Reading> {
+        match entry.pages {
+            Some(pages) => self.page_readings.iter().find(|one| one.page_size == pages).map(|one| &one.reading),
+            None => self.reading.as_ref(),
         }
     }
 
@@ -244,6 +257,9 @@ pub struct Entry {
     pub implementation: String,
     /// Whether it is somebody else's implementation, measured beside ours.
     pub peer: bool,
+    /// Tokens of a page, where K and V are read from pages; none in records from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<usize>,
     /// What a peer writes its results as. Ours writes what the problem says; none in records from before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_format: Option<String>,
@@ -518,6 +534,7 @@ impl Entry {
             name: name.into(),
             implementation: implementation.into(),
             peer: false,
+            pages: None,
             output_format: None,
             gates: Vec::new(),
             cases: Vec::new(),
@@ -619,6 +636,37 @@ mod tests {
         let text = serde_json::to_string(&check).unwrap();
         let read: crate::gates::Check = serde_json::from_str(&text).unwrap();
         assert!(read.value.is_nan() && !read.pass);
+    }
+
+    #[test]
+    fn readings_from_pages_are_read_back_and_older_records_have_none() {
+        let samples = Samples { ns: vec![9_200_000; 3], rounds: vec![3] };
+        let timing = Timing::new(Timer::HostClock, samples).unwrap();
+        let of = |bytes| Reading { bytes, timing: timing.clone() };
+        let problem = Problem::new(Shape::new(1, 1, 1, 8)).unwrap();
+        let [tensors, pages, others] = [None, Some(16), Some(64)].map(|pages| Entry { pages, ..Entry::new("x", "x") });
+        let mut record = Record::new(Kind::Bench, Provenance::capture(1));
+        record.groups.push(Group {
+            entries: vec![tensors, pages, others],
+            reading: Some(of(1)),
+            page_readings: vec![PageReading { page_size: 16, reading: of(2) }],
+            ..Group::new("x", &problem)
+        });
+        let back: Record = serde_json::from_str(&record.to_json()).unwrap();
+        assert_eq!(back, record);
+        let group = &back.groups[0];
+        let bytes: Vec<_> = group.entries.iter().map(|entry| group.reading_of(entry).map(|one| one.bytes)).collect();
+        assert_eq!(bytes, [Some(1), Some(2), None]);
+
+        let mut older = serde_json::to_value(&record).unwrap();
+        let group = older["groups"][0].as_object_mut().unwrap();
+        group.remove("page_readings").unwrap();
+        group["entries"][1].as_object_mut().unwrap().remove("pages").unwrap();
+        let older: Record = serde_json::from_value(older).unwrap();
+        let group = &older.groups[0];
+        assert!(group.page_readings.is_empty());
+        // As it was shown then.
+        assert_eq!(group.reading_of(&group.entries[1]).map(|one| one.bytes), Some(1));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub use crate::knobs::{Knob, Stage};
 pub use crate::operands::Operand;
 pub use crate::reference::queries::attention_of_queries;
 pub use crate::select::attention_with;
+pub use crate::serving::aligned::AlignedCodes;
 pub use crate::serving::attention_with as serving_attention_with;
 pub use crate::variant::{FAMILIES, Family, NamedVariant};
 

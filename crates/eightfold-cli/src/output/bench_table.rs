@@ -7,7 +7,7 @@ use super::numbers::{NONE, error, ratio, time};
 use super::table::Table;
 use super::{table, text};
 use eightfold_lab::bound::Bound;
-use eightfold_lab::measure::{Cache, Reading, Timer};
+use eightfold_lab::measure::{Cache, PageReading, Reading, Timer};
 use eightfold_lab::numbers;
 use eightfold_lab::record::{Entry, Group, Record};
 
@@ -24,12 +24,13 @@ pub fn markdown(group: &Group) -> String {
     format!("### {}\n\n{}{gap}{below}", title(group), rows(group).markdown())
 }
 
-const CSV_HEADER: [&str; 19] = [
+const CSV_HEADER: [&str; 20] = [
     "shape",
     "problem",
     "contestant",
     "implementation",
     "peer",
+    "pages",
     "output_format",
     "timer",
     "runs",
@@ -60,6 +61,7 @@ pub fn csv(record: &Record) -> String {
                 entry.name.clone(),
                 entry.implementation.clone(),
                 entry.peer.to_string(),
+                entry.pages.map_or(String::new(), |pages| pages.to_string()),
                 entry.output_format.clone().unwrap_or_else(|| group.problem.output_format.clone()),
                 entry.timing.as_ref().map_or("", |timing| timer(timing.timer)).into(),
                 summary.map_or(String::new(), |summary| summary.iterations.to_string()),
@@ -70,7 +72,7 @@ pub fn csv(record: &Record) -> String {
                 number(event),
                 number(entry.p50_us().map(|p50_us| group.problem.gflop / (p50_us * 1e-6))),
                 number(group.bound.as_ref().map(|bound| bound.floor_us)),
-                number(group.reading.as_ref().map(Reading::p50_us)),
+                number(group.reading_of(entry).map(Reading::p50_us)),
                 number(entry.worst_relative_l2()),
                 yardstick.map_or(String::new(), |entry| entry.name.clone()),
                 number(over(entry)),
@@ -112,8 +114,9 @@ fn rows(group: &Group) -> Table {
                 entry.p50_us().map_or(NONE.into(), |p50_us| format!("{:.1} %", 100.0 * bound.share(p50_us)))
             }),
         );
-        row.extend(group.reading.as_ref().map(|reading| {
-            entry.p50_us().map_or(NONE.into(), |p50_us| format!("{:.1} %", 100.0 * reading.p50_us() / p50_us))
+        row.extend(group.reading.is_some().then(|| {
+            let share = group.reading_of(entry).zip(entry.p50_us()).map(|(reading, p50_us)| reading.p50_us() / p50_us);
+            share.map_or(NONE.into(), |share| format!("{:.1} %", 100.0 * share))
         }));
         row.extend([
             error(entry.worst_relative_l2()),
@@ -131,11 +134,13 @@ fn circumstances(group: &Group) -> String {
         lines.push_str(&format!("  bound: {}, {by}\n", time(Some(*floor_us))));
     }
     if let Some(reading) = &group.reading {
-        let (bytes, rate) = (numbers::memory(reading.bytes), reading.bytes_per_second() / 1e9);
-        lines.push_str(&format!(
-            "  reading {bytes} of K and V alone: {}, {rate:.1} GB/s\n",
-            time(Some(reading.p50_us()))
-        ));
+        lines.push_str(&reading_line("K and V alone", reading));
+    }
+    for PageReading { page_size, reading } in &group.page_readings {
+        lines.push_str(&reading_line(&format!("pages of {page_size}"), reading));
+    }
+    if !group.page_readings.is_empty() {
+        lines.push_str("  of reading: for a row from pages, the share that reading those pages takes\n");
     }
     if group.entries.iter().filter_map(|entry| entry.timing.as_ref()).any(|timing| timing.cache == Cache::Cold) {
         lines.push_str("  caches were emptied before every run\n");
@@ -144,6 +149,11 @@ fn circumstances(group: &Group) -> String {
         lines.push_str(&format!("  {}\n", gpu_words(gpu)));
     }
     lines
+}
+
+fn reading_line(what: &str, reading: &Reading) -> String {
+    let (bytes, rate) = (numbers::memory(reading.bytes), reading.bytes_per_second() / 1e9);
+    format!("  reading {bytes} of {what}: {}, {rate:.1} GB/s\n", time(Some(reading.p50_us())))
 }
 
 fn timer(timer: Timer) -> &'static str {
@@ -209,6 +219,35 @@ mod tests {
         let text = render(&Group { reading: Some(Reading { bytes: 8 << 20, timing }), ..group });
         assert!(text.contains("of reading") && text.contains("100.0 %"), "{text}");
         assert!(text.contains("  reading 8.00 MiB of K and V alone: 210 ms, 0.0 GB/s\n"), "{text}");
+    }
+
+    #[test]
+    fn a_row_from_pages_stands_beside_reading_its_own_pages() {
+        let mut group = fixed_data::paged_group();
+        let text = render(&group);
+        let shares = ["cpu:queue ", "cpu:queue pages=16 ", "cpu:queue pages=64 "]
+            .into_iter()
+            .zip([" 65.0 % ", " 92.0 % ", " 90.0 % "]);
+        for (name, share) in shares {
+            let row = text.lines().find(|line| line.trim_start().starts_with(name));
+            assert!(row.is_some_and(|row| row.contains(share)), "{text}");
+        }
+        let below = "  reading 128 MiB of K and V alone: 6.50 ms, 20.6 GB/s\n\
+                     \x20 reading 128 MiB of pages of 16: 9.20 ms, 14.6 GB/s\n\
+                     \x20 reading 128 MiB of pages of 64: 7.20 ms, 18.6 GB/s\n\
+                     \x20 of reading: for a row from pages, the share that reading those pages takes\n";
+        assert!(text.contains(below), "{text}");
+        // One that was not timed stands beside nothing.
+        group.page_readings.pop();
+        assert!(render(&group).lines().any(|line| line.contains("pages=64") && !line.contains('%')));
+        let rows = csv(&Record { groups: vec![group], ..fixed_data::builds() });
+        let column = |name: &str| -> Vec<&str> {
+            // The problem has commas, and stands before these columns.
+            let from_the_end = CSV_HEADER.iter().rev().position(|one| *one == name).unwrap();
+            rows.lines().skip(1).map(|row| row.rsplit(',').nth(from_the_end).unwrap()).collect()
+        };
+        assert_eq!(column("pages"), ["", "16", "64"]);
+        assert_eq!(column("reading_us"), ["6500", "9200", ""]);
     }
 
     #[test]

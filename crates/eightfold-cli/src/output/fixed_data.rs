@@ -5,7 +5,7 @@ use eightfold_lab::errors::ErrorStats;
 use eightfold_lab::gates::{
     Build, CaseReport, Check, Gate, GateReport, KnobProof, Outcome, RunCounts, Thresholds, ToggleReport,
 };
-use eightfold_lab::measure::{Samples, Timer};
+use eightfold_lab::measure::{PageReading, Reading, Samples, Timer};
 use eightfold_lab::peers::{Backend, Crash};
 use eightfold_lab::profile::{self, Bottleneck, Claims, Metric, Position, Profile, Profiled, Stall, Unit};
 use eightfold_lab::provenance::Provenance;
@@ -67,6 +67,23 @@ pub fn group(with_peer: bool) -> Group {
         entries.extend([f32, bf16].map(|peer| Entry { peer: true, ..peer }));
     }
     Group { entries, ..Group::new("mission", &problem) }
+}
+
+/// A decode problem on tensors and from pages of 16 and 64 tokens, with what reading each alone took.
+pub fn paged_group() -> Group {
+    let problem = Problem::new(Shape::new(1, 8, 1, 128).with_key_len(65536)).unwrap();
+    let timed = |pages: Option<usize>, us: u64| {
+        let name = pages.map_or("cpu:queue".into(), |pages| format!("cpu:queue pages={pages}"));
+        Entry { pages, ..entry(&name, Outcome::Pass, 1e-6, &[us * 1000]) }
+    };
+    let reading = |us: u64| Reading { bytes: 1 << 27, timing: timing(Timer::HostClock, &[us * 1000]).unwrap() };
+    let of_pages = |(page_size, us)| PageReading { page_size, reading: reading(us) };
+    Group {
+        entries: vec![timed(None, 10_000), timed(Some(16), 10_000), timed(Some(64), 8000)],
+        reading: Some(reading(6500)),
+        page_readings: [(16, 9200), (64, 7200)].map(of_pages).into(),
+        ..Group::new("decode", &problem)
+    }
 }
 
 fn build(registers: u32, spill_bytes: usize) -> Build {

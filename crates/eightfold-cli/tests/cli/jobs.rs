@@ -142,6 +142,21 @@ fn more_threads_than_cores_are_what_was_asked_for() {
 }
 
 #[test]
+fn pages_stand_beside_reading_them() {
+    let place = Place::new();
+    let text =
+        place.succeed("bench --variant cpu:queue --shape 1,2,1,1,200,16 --pages 16 64 --iterations 3 --threads 2");
+    let group = record(&place).groups.remove(0);
+    assert_eq!(group.entries.iter().map(|entry| entry.pages).collect::<Vec<_>>(), [None, Some(16), Some(64)]);
+    let found = group.page_readings.iter().map(|one| (one.page_size, one.reading.bytes));
+    assert_eq!(found.collect::<Vec<_>>(), [16, 64].map(|size| (size, 2 * 200 * 16)));
+    for line in [" of K and V alone: ", " of pages of 16: ", " of pages of 64: ", "  of reading: for a row from pages"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn a_peer_that_is_not_there_is_named_and_the_rest_goes_on() {
     let place = Place::new();
     let arguments = "bench --shape 1,1,16,8 --iterations 3 --peer torch --python /no/such/python";

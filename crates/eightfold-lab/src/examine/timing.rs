@@ -3,21 +3,24 @@
 use super::{Candidate, Examination, admissible};
 use crate::gates::{Case, Gate, GateReport, Outcome};
 use crate::measure::{
-    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, ReadContestant, Reading, Rotation, Timer,
-    contestants, interleave,
+    Cache, Conditions, Contestant, Interleaved, Manner, Measured, Method, PageReading, ReadContestant, Reading,
+    Rotation, Timer, contestants, interleave,
 };
+use crate::paged::Paged;
 use crate::peers::{Backend, Torch, TorchContestant, TorchCudaContestant};
 use crate::record::{Entry, Timing};
 use eightfold::Result;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// What went on while contestants took turns, and what took turns with them.
 pub(super) struct Timed {
     pub conditions: Conditions,
     pub reading: Option<Reading>,
+    pub page_readings: Vec<PageReading>,
 }
 
-/// Whose times a contestant's are, and what they are taken with. One behind the entries is the reading's.
+/// Whose times a contestant's are, and what they are taken with. Those behind the entries are readings'.
 type Lane<'a> = (usize, Timer, Box<dyn Contestant + 'a>);
 
 impl Examination<'_> {
@@ -32,8 +35,9 @@ impl Examination<'_> {
     ) -> Option<Timed> {
         let on_gpu = self.candidates.iter().any(Candidate::on_gpu);
         let hot = manner.cache == Cache::Hot;
-        // Declared before the field, whose contestants borrow it.
+        // Declared before the field, whose contestants borrow them.
         let shared;
+        let paged: Vec<(usize, Paged)>;
         let mut field: Vec<Lane<'_>> = Vec::new();
         let mut entry_inputs = vec![1; entries.len()];
         for (place, (entry, candidate)) in entries.iter_mut().zip(self.candidates).enumerate() {
@@ -74,12 +78,18 @@ impl Examination<'_> {
                 }
             }
         }
-        let mut reading = None;
-        if let Some(contestant) =
-            ReadContestant::new(self.cases.first()?, manner.cache).filter(|_| !on_gpu && !field.is_empty())
-        {
-            reading = Some(contestant.bytes());
-            field.push((entries.len(), Timer::HostClock, Box::new(contestant)));
+        // The page size, if any, and the bytes of each reading.
+        let mut reads: Vec<(Option<usize>, usize)> = Vec::new();
+        let case = self.cases.first()?;
+        if let Some(of_tensors) = ReadContestant::new(case, manner.cache).filter(|_| !on_gpu && !field.is_empty()) {
+            paged = self.pages_of(entries, case);
+            let of_pages =
+                paged.iter().map(|(size, paged)| (Some(*size), ReadContestant::in_pages(paged, manner.cache)));
+            for (size, contestant) in std::iter::once((None, of_tensors)).chain(of_pages) {
+                let (place, bytes) = (entries.len() + reads.len(), contestant.bytes());
+                field.push((place, Timer::HostClock, Box::new(contestant)));
+                reads.push((size, bytes));
+            }
         }
         let policy = if on_gpu { &self.thresholds.cuda_timing } else { &self.thresholds.timing };
         let mut contestants: Vec<&mut dyn Contestant> = Vec::new();
@@ -94,7 +104,7 @@ impl Examination<'_> {
         let method = Method { policy, manner, on_gpu };
         let note = |entries: &mut [Entry], lane: usize, measured: Measured| {
             let (place, timer): (usize, Timer) = places[lane];
-            if place == entries.len() {
+            if place >= entries.len() {
                 return;
             }
             let (cache, inputs) = (manner.cache, entry_inputs[place]);
@@ -114,15 +124,28 @@ impl Examination<'_> {
             });
             tick(share, so_far);
         });
-        let reading = reading.zip(measured.last()).and_then(|(bytes, measured)| {
-            let timing = Timing::new(Timer::HostClock, measured.as_ref().ok()?.clone())?;
-            Some(Reading { bytes, timing: Timing { cache: manner.cache, ..timing } })
-        });
+        let (mut reading, mut page_readings) = (None, Vec::new());
+        for ((pages, bytes), measured) in reads.iter().zip(&measured[measured.len() - reads.len()..]) {
+            let timing = measured.as_ref().ok().and_then(|samples| Timing::new(Timer::HostClock, samples.clone()));
+            let Some(timing) = timing else { continue };
+            let found = Reading { bytes: *bytes, timing: Timing { cache: manner.cache, ..timing } };
+            match pages {
+                Some(page_size) => page_readings.push(PageReading { page_size: *page_size, reading: found }),
+                None => reading = Some(found),
+            }
+        }
         for (lane, measured) in measured.into_iter().enumerate() {
             note(entries, lane, measured);
         }
         entries.iter_mut().for_each(withdraw_if_unsound);
-        Some(Timed { conditions, reading })
+        Some(Timed { conditions, reading, page_readings })
+    }
+
+    /// K and V of a case in pages of every size from which a variant that passed reads.
+    fn pages_of(&self, entries: &[Entry], Case { problem, q, k, v, .. }: &Case) -> Vec<(usize, Paged)> {
+        let passed = entries.iter().zip(self.candidates).filter(|(entry, _)| admissible(entry));
+        let sizes: BTreeSet<usize> = passed.filter_map(|(_, candidate)| candidate.pages).collect();
+        sizes.into_iter().filter_map(|size| Some((size, Paged::new(problem, q, k, v, size).ok()?))).collect()
     }
 }
 

@@ -24,7 +24,7 @@ pub use host::{HostEntry, HostGroup, measure as measure_host};
 pub use interleave::{Interleaved, Measured, SoFar, interleave};
 pub use kernel::KernelContestant;
 pub use race::{Looks, Race, Raced};
-pub use reading::{ReadContestant, Reading};
+pub use reading::{PageReading, ReadContestant, Reading};
 pub use rotation::Rotation;
 pub use samples::{Cache, Samples, Summary, Timer};
 pub use work::{Work, WorkContestant};

@@ -3,6 +3,7 @@
 use super::flush::HostFlush;
 use super::{Cache, Contestant};
 use crate::gates::Case;
+use crate::paged::Paged;
 use crate::record::Timing;
 use eightfold::{Error, Problem, Result};
 use rayon::prelude::*;
@@ -33,9 +34,19 @@ impl Reading {
     }
 }
 
+/// How long the codes of K and V took to read where they lie in pages, in the order of the table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PageReading {
+    /// Tokens of a page.
+    pub page_size: usize,
+    /// The codes and their times.
+    pub reading: Reading,
+}
+
 /// Sums the codes of K and V as words, a share of them on each thread.
 pub struct ReadContestant<'a> {
-    shares: Vec<&'a [u8]>,
+    /// The codes that each share reads, one piece after the other.
+    shares: Vec<Vec<&'a [u8]>>,
     expected: u64,
     found: u64,
     flush: Option<HostFlush>,
@@ -47,16 +58,29 @@ impl<'a> ReadContestant<'a> {
         may_bind(&case.problem).then(|| {
             let threads = rayon::current_num_threads();
             let of = |codes: &'a [u8]| codes.chunks(codes.len().div_ceil(threads).next_multiple_of(WORDS * 8));
-            let shares: Vec<&[u8]> = of(case.k.codes()).chain(of(case.v.codes())).collect();
-            let expected = shares.iter().map(|share| sum(share)).fold(0, u64::wrapping_add);
-            let flush = (cache == Cache::Cold).then(HostFlush::new);
-            ReadContestant { shares, expected, found: 0, flush }
+            let shares = of(case.k.codes()).chain(of(case.v.codes())).map(|share| vec![share]);
+            ReadContestant::of(shares.collect(), cache)
         })
+    }
+
+    /// One that reads pages in the order of their table, of each page all of K, then all of V. It asks for nothing ahead, so that
+    /// who does may be faster.
+    pub fn in_pages(paged: &'a Paged, cache: Cache) -> Self {
+        let pages: Vec<[&[u8]; 2]> = paged.codes().collect();
+        // As many shares as K and V have together in tensors.
+        let share = pages.len().div_ceil(2 * rayon::current_num_threads());
+        ReadContestant::of(pages.chunks(share.max(1)).map(|pages| pages.as_flattened().to_vec()).collect(), cache)
+    }
+
+    fn of(shares: Vec<Vec<&'a [u8]>>, cache: Cache) -> Self {
+        let expected = shares.iter().map(|share| sum_of(share)).fold(0, u64::wrapping_add);
+        let flush = (cache == Cache::Cold).then(HostFlush::new);
+        ReadContestant { shares, expected, found: 0, flush }
     }
 
     /// The codes that it reads.
     pub fn bytes(&self) -> usize {
-        self.shares.iter().map(|share| share.len()).sum()
+        self.shares.iter().flatten().map(|codes| codes.len()).sum()
     }
 }
 
@@ -75,7 +99,8 @@ impl Contestant for ReadContestant<'_> {
                 flush.empty_caches();
             }
             let start = Instant::now();
-            self.found = self.shares.par_iter().with_max_len(1).map(|share| sum(share)).reduce(|| 0, u64::wrapping_add);
+            self.found =
+                self.shares.par_iter().with_max_len(1).map(|share| sum_of(share)).reduce(|| 0, u64::wrapping_add);
             start.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
         });
         Ok(times.collect())
@@ -89,6 +114,11 @@ impl Contestant for ReadContestant<'_> {
 
 /// Words that are summed side by side: enough for the compiler to keep every load unit busy.
 const WORDS: usize = 32;
+
+/// The sums of all pieces.
+fn sum_of(share: &[&[u8]]) -> u64 {
+    share.iter().map(|codes| sum(codes)).fold(0, u64::wrapping_add)
+}
 
 /// The sum of the words of 8 bytes, and of the bytes that are left.
 fn sum(codes: &[u8]) -> u64 {
@@ -108,6 +138,7 @@ mod tests {
     use crate::gates::Thresholds;
     use crate::inputs::{Family, Inputs};
     use eightfold::quantize::Quantizer;
+    use eightfold::{Fp8Tensor, Layout, Scales};
 
     fn case(shape: &str) -> Case {
         let problem = Problem::new(shape.parse().unwrap()).unwrap();
@@ -126,6 +157,49 @@ mod tests {
             reading.verify().unwrap();
             reading.expected = reading.expected.wrapping_add(1);
             assert!(reading.verify().is_err());
+        }
+    }
+
+    fn paged(Case { problem, q, k, v, .. }: &Case, page_size: usize) -> Paged {
+        Paged::new(problem, q, k, v, page_size).unwrap()
+    }
+
+    #[test]
+    fn every_code_of_every_page_is_read_once() {
+        let case = case("2,4,2,1,333,40");
+        for (page_size, cache) in [(1, Cache::Hot), (16, Cache::Hot), (64, Cache::Cold), (512, Cache::Hot)] {
+            let paged = paged(&case, page_size);
+            let mut reading = ReadContestant::in_pages(&paged, cache);
+            assert_eq!(reading.bytes(), 2 * 2 * 2 * 333 * 40);
+            assert_eq!(reading.run_block(2).unwrap().len(), 2);
+            reading.verify().unwrap();
+            let mut pieces: Vec<_> = reading.shares.iter().flatten().map(|codes| codes.as_ptr_range()).collect();
+            pieces.sort_by_key(|piece| piece.start);
+            assert!(pieces.windows(2).all(|pair| pair[0].end <= pair[1].start), "a piece is read twice");
+        }
+    }
+
+    #[test]
+    fn a_changed_code_in_any_page_is_noticed() {
+        let case = case("1,2,1,1,37,8");
+        let unchanged = paged(&case, 16);
+        let expected = ReadContestant::in_pages(&unchanged, Cache::Hot).expected;
+        for index in 0..case.k.codes().len() {
+            let change = |tensor: &Fp8Tensor| {
+                let mut codes = tensor.codes().to_vec();
+                // Another sign leaves every code finite.
+                codes[index] ^= 0x80;
+                let scales = Scales::per_tensor(1.0).unwrap();
+                Fp8Tensor::new(tensor.dims(), Layout::Bhsd, tensor.format(), codes, scales).unwrap()
+            };
+            for changed in [
+                Paged::new(&case.problem, &case.q, &change(&case.k), &case.v, 16).unwrap(),
+                Paged::new(&case.problem, &case.q, &case.k, &change(&case.v), 16).unwrap(),
+            ] {
+                let mut reading = ReadContestant { expected, ..ReadContestant::in_pages(&changed, Cache::Hot) };
+                reading.run_block(1).unwrap();
+                assert!(reading.verify().is_err(), "code {index}");
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! A cache of this library's own.
 
+use super::aligned::AlignedCodes;
 use super::append::{AppendScales, PagedTensorMut};
 use super::attend::{KeyValues, attention};
 use super::layout::{PageLayout, PageScales, PageStrides};
@@ -27,7 +28,7 @@ pub struct KvCache {
 
 #[derive(Debug, Clone)]
 struct Memory {
-    codes: Vec<u8>,
+    codes: AlignedCodes,
     scales: Vec<f32>,
 }
 
@@ -41,7 +42,7 @@ impl KvCache {
         // The tokens of a head lie together: whoever reads them reads one head at a time.
         let layout = PageLayout::hnd(pages, page_size, kv_heads, head_dim);
         let count = layout.check()?;
-        let memory = || Memory { codes: vec![0; count], scales: vec![1.0; count / head_dim] };
+        let memory = || Memory { codes: AlignedCodes::new(0, count), scales: vec![1.0; count / head_dim] };
         Ok(KvCache {
             layout,
             scale_strides: PageStrides::new(kv_heads * page_size, 1, page_size),
@@ -111,5 +112,23 @@ impl KvCache {
             .each_ref()
             .map(|Memory { codes, scales: values }| PagedTensor::new(self.layout, FORMAT, codes, scales, values));
         attention(problem, q, queries, KeyValues::Paged { k: &k?, v: &v?, table: &table })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_begin_a_cache_line_and_in_a_copy_too() {
+        let mut cache = KvCache::new(9, 16, 2, 64).unwrap();
+        let sequence = cache.open();
+        let values: Vec<f32> = (0..20 * 2 * 64).map(|index| (index as f32).sin()).collect();
+        cache.append(sequence, &values, &values).unwrap();
+        let copy = cache.clone();
+        for (one, other) in cache.tensors.iter().zip(&copy.tensors) {
+            assert_eq!((one.codes.as_ptr().align_offset(64), other.codes.as_ptr().align_offset(64)), (0, 0));
+            assert!(one.codes[..] == other.codes[..] && one.codes.iter().any(|code| *code != 0));
+        }
     }
 }

@@ -27,6 +27,7 @@
 //! rows of Q. Lengths are data: the [`Problem`](crate::Problem) gives the most queries and keys of a sequence, and how many
 //! sequences there are. It all runs on this machine's CPU; [`crate::cuda::paged`] has kernels for device memory.
 
+pub(crate) mod aligned;
 mod append;
 mod attend;
 mod cache;

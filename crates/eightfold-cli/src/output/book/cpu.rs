@@ -3,7 +3,9 @@
 use super::{NONE, best_peer, error, of, ratio, shape, source, table, time};
 use crate::output::{ladder_table, quantizer_table};
 use eightfold_lab::archive::Filed;
+use eightfold_lab::measure::Reading;
 use eightfold_lab::record::{Entry, Group, Kind};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 pub(super) fn page(filed: &[Filed]) -> String {
@@ -32,11 +34,22 @@ pub(super) fn page(filed: &[Filed]) -> String {
         let _ = write!(text, "## Decoding\n\n{}", source(filed));
         text.push_str(
             "One query meets the keys of its sequence, in tensors or in pages in random order. In brackets: the share of that \
-             time in which as many threads read K and V and do nothing else.\n\n",
+             time in which as many threads read K and V and do nothing else.",
         );
+        let sizes: BTreeSet<usize> =
+            groups.iter().flat_map(|group| &group.page_readings).map(|one| one.page_size).collect();
+        if !sizes.is_empty() {
+            text.push_str(
+                " From pages: first the share for reading those pages in the order of the table, then that for reading \
+                 the tensors.",
+            );
+        }
+        text.push_str("\n\n");
         let names = contestants(groups);
-        let head: Vec<&str> = ["shape", "reading K and V"].into_iter().chain(names.iter().copied()).collect();
-        text.push_str(&table(&head, groups.iter().map(|group| beside_reading(group, &names))));
+        let of_pages: Vec<String> = sizes.iter().map(|size| format!("reading pages of {size}")).collect();
+        let head = ["shape", "reading K and V"].into_iter().chain(of_pages.iter().map(String::as_str));
+        let head: Vec<&str> = head.chain(names.iter().copied()).collect();
+        text.push_str(&table(&head, groups.iter().map(|group| beside_reading(group, &sizes, &names))));
     }
     for filed in of(filed, "cpu", Kind::Ladder) {
         let _ = write!(text, "## Stages\n\n{}", source(filed));
@@ -85,20 +98,27 @@ fn times(group: &Group, names: &[&str]) -> String {
     })
 }
 
-/// The time of reading alone, and the time of each with the share of it that reading takes.
-fn beside_reading(group: &Group, names: &[&str]) -> String {
-    let reading = group.reading.as_ref();
-    let read = reading.map_or(NONE.into(), |reading| {
-        format!("{} ({:.1} GB/s)", time(Some(reading.p50_us())), reading.bytes_per_second() / 1e9)
-    });
+/// The times of reading alone, of the tensors and of pages of these sizes, and of each with the shares that reading takes.
+fn beside_reading(group: &Group, sizes: &BTreeSet<usize>, names: &[&str]) -> String {
+    let read = |reading: Option<&Reading>| {
+        reading.map_or(NONE.into(), |reading| {
+            format!("{} ({:.1} GB/s)", time(Some(reading.p50_us())), reading.bytes_per_second() / 1e9)
+        })
+    };
+    let of_pages = |size| group.page_readings.iter().find(|one| one.page_size == size).map(|one| &one.reading);
+    let readings = std::iter::once(group.reading.as_ref()).chain(sizes.iter().map(|size| of_pages(*size)));
     let of = |name: &&str| match group.entries.iter().find(|entry| entry.name == *name) {
         None => NONE.into(),
         Some(entry) => {
-            let share = reading.zip(entry.p50_us()).map(|(reading, own)| 100.0 * reading.p50_us() / own);
-            time(entry.p50_us()) + &share.map_or(String::new(), |share| format!(" ({share:.0} %)"))
+            let pages = group.reading_of(entry).filter(|_| entry.pages.is_some());
+            let share = |reading: &Reading| Some(format!("{:.0} %", 100.0 * reading.p50_us() / entry.p50_us()?));
+            let shares: Vec<String> = pages.into_iter().chain(&group.reading).filter_map(share).collect();
+            let shares = if shares.is_empty() { String::new() } else { format!(" ({})", shares.join(", ")) };
+            time(entry.p50_us()) + &shares
         }
     };
-    format!("| {} | {read} | {} |", shape(group), names.iter().map(of).collect::<Vec<_>>().join(" | "))
+    let cells: Vec<String> = readings.map(read).chain(names.iter().map(of)).collect();
+    format!("| {} | {} |", shape(group), cells.join(" | "))
 }
 
 fn errors(group: &Group, names: &[&str]) -> String {
@@ -119,7 +139,6 @@ fn crashes(groups: &[Group]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::output::fixed_data;
-    use eightfold_lab::measure::Reading;
 
     #[test]
     fn decoding_stands_beside_reading() {
@@ -128,11 +147,21 @@ mod tests {
         let p50_us = timing.summary.p50_us;
         group.reading = Some(Reading { bytes: 1 << 24, timing });
         let names = contestants(std::slice::from_ref(&group));
-        let row = beside_reading(&group, &names);
+        let row = beside_reading(&group, &BTreeSet::new(), &names);
         let rate = (1 << 24) as f64 / p50_us / 1e3;
         let start = format!("| mission (1,8,512,64), causal | {} ({rate:.1} GB/s) | ", time(Some(p50_us)));
         assert!(row.starts_with(&start), "{row}");
         assert!(row.contains(" (100 %) |"), "{row}");
+    }
+
+    #[test]
+    fn decoding_from_pages_stands_beside_reading_the_pages_and_the_tensors() {
+        let group = fixed_data::paged_group();
+        let names = contestants(std::slice::from_ref(&group));
+        let row = beside_reading(&group, &BTreeSet::from([16, 64]), &names);
+        let cells: Vec<&str> = row.split(" | ").skip(1).collect();
+        assert_eq!(cells[..3], ["6.50 ms (20.6 GB/s)", "9.20 ms (14.6 GB/s)", "7.20 ms (18.6 GB/s)"]);
+        assert_eq!(cells[3..], ["10.0 ms (65 %)", "10.0 ms (92 %, 65 %)", "8.00 ms (90 %, 81 %) |"]);
     }
 
     #[test]
