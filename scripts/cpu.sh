@@ -60,7 +60,8 @@ check() {
 # The binary of before against this one at a shape. That it is not faster is no failure, a regression is one.
 compare_at() {
     local told
-    told=$("$eightfold" compare "$BEFORE" "$eightfold" --shape "$@" --rounds 40 "${options[@]}")
+    # By names alone: what a record calls a binary must say nothing of the machine.
+    told=$(cd "$binaries" && ./now compare before now --shape "$@" --rounds 40 "${options[@]}")
     keep $?
     printf '%s\n' "$told"
     [[ $told == *REGRESSION* ]] && keep 1
@@ -89,6 +90,10 @@ for section in $sections; do
             echo "BEFORE must name an older binary of eightfold" >&2
             exit 2
         fi
+        binaries=$(mktemp -d)
+        trap 'rm -rf "$binaries"' EXIT
+        ln -s "$BEFORE" "$binaries/before"
+        ln -s "$eightfold" "$binaries/now"
         for shape in "${shapes[@]}"; do
             compare_at "$shape"
         done
