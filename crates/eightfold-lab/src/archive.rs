@@ -325,15 +325,24 @@ pub fn remove(filed: &Filed) -> Result<()> {
     })
 }
 
-/// Which of these say nothing any more. A comparison of two builds does while the newer one's sources are those of today.
-/// One of two variants does while both can be built, or while a verdict of the ledger rests on it.
+/// Which of these say nothing any more. A comparison of two builds does while the newer one's sources are those of today, and until
+/// the same kernel was compared on the same device once more. One of two variants does while both can be built, or while a verdict
+/// of the ledger rests on it.
 pub fn outlived(filed: &[Filed]) -> Vec<usize> {
     let judged = judged(filed);
+    let of_builds = |filed: &Filed| {
+        filed.record.kind == Kind::Compare && filed.record.comparisons.iter().any(|one| one.candidate.build().is_some())
+    };
+    let has_newer = |old: &Filed| {
+        let newer = |new: &&Filed| new.record.provenance.time_utc > old.record.provenance.time_utc;
+        let like = |new: &Filed| of_builds(new) && (new.kernels(), new.device()) == (old.kernels(), old.device());
+        filed.iter().filter(newer).any(like)
+    };
     let says_nothing = |filed: &Filed| match filed.record.comparisons.as_slice() {
         [one] if filed.record.kind == Kind::Compare => {
             let [a, b] = [&one.baseline, &one.candidate];
             if b.build().is_some() {
-                return age(filed).is_stale();
+                return age(filed).is_stale() && has_newer(filed);
             }
             let can_be_built = |side: &Side| recorded(&side.implementation).is_ok();
             !(judged.contains(&filed.path) || can_be_built(a) && can_be_built(b))
@@ -508,6 +517,8 @@ mod tests {
         let build = |knobs: &str| format!("{knobs} of eightfold 0.1.0, commit 0123456");
         let mut of_old_sources = compared(&build(knobs), &build(knobs));
         of_old_sources.record.sources.insert("cpu".into(), "0".into());
+        assert_eq!(outlived(std::slice::from_ref(&of_old_sources)), [0usize; 0], "it is the newest there is");
+        of_old_sources.record.provenance.time_utc = OLD.to_string().try_into().unwrap();
         let all = [
             compared(knobs, knobs),
             compared(knobs, gone),

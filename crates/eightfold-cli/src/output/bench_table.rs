@@ -30,7 +30,6 @@ const CSV_HEADER: [&str; 20] = [
     "contestant",
     "implementation",
     "peer",
-    "pages",
     "output_format",
     "timer",
     "runs",
@@ -45,6 +44,7 @@ const CSV_HEADER: [&str; 20] = [
     "relative_l2",
     "yardstick",
     "speed_up_over_yardstick",
+    "pages",
 ];
 
 /// Every contestant on every shape, for programs.
@@ -61,7 +61,6 @@ pub fn csv(record: &Record) -> String {
                 entry.name.clone(),
                 entry.implementation.clone(),
                 entry.peer.to_string(),
-                entry.pages.map_or(String::new(), |pages| pages.to_string()),
                 entry.output_format.clone().unwrap_or_else(|| group.problem.output_format.clone()),
                 entry.timing.as_ref().map_or("", |timing| timer(timing.timer)).into(),
                 summary.map_or(String::new(), |summary| summary.iterations.to_string()),
@@ -76,6 +75,7 @@ pub fn csv(record: &Record) -> String {
                 number(entry.worst_relative_l2()),
                 yardstick.map_or(String::new(), |entry| entry.name.clone()),
                 number(over(entry)),
+                entry.pages.map_or(String::new(), |pages| pages.to_string()),
             ]
         };
         group.entries.iter().map(row).collect()

@@ -216,7 +216,7 @@ mod tests {
             ("risk = \"The compiler may not see the lanes, or spill them.\"", "risk = \" \"", "has no risk"),
             ("bound = \"one sum\"", "bound = \"memory\"", "`memory`, which its arithmetic leaves out"),
             ("uses = \"one sum\"", "uses = \"one chain\"", "`one chain`, of which no rate is given"),
-            ("factors = [1, 8, 4.4e9]", "factors = []", "rate `4 lanes, one core` needs factors"),
+            ("factors = [1, 8, 5.0e9]", "factors = []", "rate `4 lanes, one core` needs factors"),
             ("name = \"4 lanes\"", "name = \"one sum\"", "rate `one sum` is given twice"),
             ("threads = 2", "thread = 2", "unknown field `thread`"),
         ];
