@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(rows.lines().count(), count + 1);
         assert!(rows.starts_with("shape,problem,contestant,implementation,peer,"), "{rows}");
         let torch = rows.lines().find(|line| line.contains(",true,")).unwrap();
-        assert!(torch.contains(",torch-f32,") && torch.ends_with(",torch-bf16,0.5"), "{torch}");
+        assert!(torch.contains(",torch-f32,") && torch.ends_with(",torch-bf16,0.5,"), "{torch}");
         let markdown = markdown(&record.groups[0]);
         assert!(markdown.starts_with("### mission") && markdown.contains("| torch-f32 | 1 | 1.98 ms |"), "{markdown}");
         assert!(markdown.contains("\n- racy: the timed runs differed\n"), "{markdown}");
