@@ -4,6 +4,7 @@ use super::{NONE, best_peer, error, of, ratio, shape, source, table, time};
 use crate::output::{ladder_table, quantizer_table};
 use eightfold_lab::archive::Filed;
 use eightfold_lab::measure::Reading;
+use eightfold_lab::numbers;
 use eightfold_lab::record::{Entry, Group, Kind};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,9 +17,11 @@ pub(super) fn page(filed: &[Filed]) -> String {
         let groups = &filed.record.groups;
         let mask = if groups[0].problem.causal { ", causal" } else { "" };
         let _ = write!(text, "## Against PyTorch{mask}\n\n{}", source(filed));
-        text.push_str(
+        let _ = write!(
+            text,
             "PyTorch computes on inputs that were dequantised before the clock started. Eightfold starts from FP8. \
-             All outputs are in f32. In brackets: how many times faster than the fastest PyTorch.\n\n",
+             {} In brackets: how many times faster than the fastest PyTorch.\n\n",
+            output_formats(groups)
         );
         let names = contestants(groups);
         let head: Vec<&str> = std::iter::once("shape").chain(names.iter().copied()).collect();
@@ -31,7 +34,9 @@ pub(super) fn page(filed: &[Filed]) -> String {
     }
     for filed in decoding {
         let groups = &filed.record.groups;
-        let _ = write!(text, "## Decoding\n\n{}", source(filed));
+        let most = groups.iter().filter_map(|group| group.reading.as_ref()).map(|reading| reading.bytes).max();
+        let most = numbers::memory(most.unwrap_or_default());
+        let _ = write!(text, "## Decoding, up to {most} of K and V\n\n{}", source(filed));
         text.push_str(
             "One query meets the keys of its sequence, in tensors or in pages in random order. In brackets: the share of that \
              time in which as many threads read K and V and do nothing else.",
@@ -69,6 +74,20 @@ pub(super) fn quantizer(filed: &[Filed]) -> String {
         }
     }
     text
+}
+
+/// In which formats the outputs are: that of the problem, and those who have another.
+fn output_formats(groups: &[Group]) -> String {
+    let Some(own) = groups.first().map(|group| &group.problem.output_format) else { return String::new() };
+    let mut text = format!("Outputs are in {own}");
+    let entries = || groups.iter().flat_map(|group| &group.entries);
+    for name in contestants(groups) {
+        let other = entries().filter(|entry| entry.name == name).find_map(|entry| entry.output_format.as_ref());
+        if let Some(format) = other.filter(|format| *format != own) {
+            let _ = write!(text, ", of {name} in {format}");
+        }
+    }
+    text + "."
 }
 
 /// Who was measured, peers first.
@@ -172,6 +191,11 @@ mod tests {
         let (times, errors) = (times(&groups[0], &names), errors(&groups[0], &names));
         assert!(times.starts_with("| mission (1,8,512,64), causal | 1.98 ms | 988 µs | 210 ms (0.0047×) |"), "{times}");
         assert!(errors.contains("| 3.0e-7 | 4.0e-3 | 1.5e-7 |"), "{errors}");
+        assert_eq!(output_formats(&groups), "Outputs are in f32.");
+        let mut mixed = groups.clone();
+        mixed[0].entries.iter_mut().find(|entry| entry.name == "torch-bf16").unwrap().output_format =
+            Some("bf16".into());
+        assert_eq!(output_formats(&mixed), "Outputs are in f32, of torch-bf16 in bf16.");
         let crashed = "`torch-bf16`: it crashed by signal 4 (illegal instruction), and was started again with \
                        ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.";
         assert_eq!(crashes(&[groups[0].clone(), groups[0].clone()]), [crashed]);
